@@ -1,0 +1,16 @@
+"""The one exception meant for people: it says what was wrong, where, and what to do; the command line shows it without a traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedTailorError(Exception):
+    """A mistake the user can mend: a misspelled key, a missing file, an impossible request."""
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str:
+    """' Did you mean …?' when something allowed is close to `word`, else an empty string."""
+    close = difflib.get_close_matches(word.lower(), list(allowed), n=1, cutoff=0.5)
+    return f" Did you mean '{close[0]}'?" if close else ""

@@ -1,0 +1,172 @@
+"""Things found by name: methods, nets, partitions, data sets. Each is a frozen dataclass whose fields are its options.
+
+A field made with `option` carries its meaning and bounds, so the command line's help, the check of a config and the docs all come
+from the one place where the field is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar, get_type_hints
+
+import pydantic
+
+from fedtailor.errors import FedTailorError, nearest
+
+T = TypeVar("T")
+
+
+def option(
+    default: Any,
+    meaning: str,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+) -> Any:
+    """A dataclass field with a meaning and bounds."""
+    bounds = {"ge": at_least, "gt": above, "le": at_most}
+    metadata = {"meaning": meaning, "bounds": {k: v for k, v in bounds.items() if v is not None}}
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=lambda: default.copy(), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option as a person reads it."""
+
+    name: str
+    type: str
+    default: Any
+    meaning: str
+
+
+def options(cls: type) -> list[Option]:
+    """The options of a registered class, in the order they are written."""
+    hints = get_type_hints(cls)
+    return [
+        Option(f.name, _type_name(hints[f.name], f), _default(f), f.metadata.get("meaning", "")) for f in _fields(cls)
+    ]
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
+    """An instance of `cls` from untrusted values: a bad key or value is named with what is allowed."""
+    known = {f.name: f for f in _fields(cls)}
+    prefix = f"{where}." if where else ""
+    for key in values:
+        if key not in known:
+            allowed = ", ".join(known) or "none"
+            raise FedTailorError(f"Unknown key '{prefix}{key}'.{nearest(key, known)} Allowed: {allowed}.")
+    return cls(**{key: _checked(cls, known[key], value, prefix + key) for key, value in values.items()})
+
+
+def check(instance: Any, where: str = "") -> None:
+    """Check the options of an instance made in Python as `build` checks those of a config; for a dataclass's __post_init__."""
+    prefix = f"{where}." if where else ""
+    for field in _fields(type(instance)):
+        value = _checked(type(instance), field, getattr(instance, field.name), prefix + field.name)
+        object.__setattr__(instance, field.name, value)  # the classes are frozen
+
+
+@cache
+def _adapter(cls: type, name: str) -> pydantic.TypeAdapter[Any]:
+    field = next(f for f in _fields(cls) if f.name == name)
+    bounds = field.metadata.get("bounds", {})
+    hint = get_type_hints(cls)[name]
+    return pydantic.TypeAdapter(Annotated[hint, pydantic.Field(**bounds)] if bounds else hint)
+
+
+def _checked(cls: type, field: dataclasses.Field, value: Any, key: str) -> Any:
+    try:
+        return _adapter(cls, field.name).validate_python(value)
+    except pydantic.ValidationError:
+        expected = _type_name(get_type_hints(cls)[field.name], field)
+        choices = getattr(get_type_hints(cls)[field.name], "__args__", ())
+        hint = nearest(value, [c for c in choices if isinstance(c, str)]) if isinstance(value, str) else ""
+        meaning = field.metadata.get("meaning", "")
+        raise FedTailorError(
+            f"{key} = {value!r} is not allowed: expected {expected}{f' ({meaning})' if meaning else ''}.{hint}"
+        ) from None
+
+
+def _fields(cls: type) -> list[dataclasses.Field]:
+    return [f for f in dataclasses.fields(cls) if f.init]
+
+
+def _default(field: dataclasses.Field) -> Any:
+    return (
+        field.default_factory()
+        if field.default is dataclasses.MISSING and callable(field.default_factory)
+        else field.default
+    )
+
+
+def _type_name(hint: Any, field: dataclasses.Field) -> str:
+    if getattr(hint, "__origin__", None) is not None and "Literal" in str(hint.__origin__):
+        name = " | ".join(str(a) for a in hint.__args__)
+    else:
+        name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "").replace("NoneType", "none")
+    signs = {"ge": "≥", "gt": ">", "le": "≤"}
+    bounds = " and ".join(f"{signs[k]} {v:g}" for k, v in field.metadata.get("bounds", {}).items())
+    return f"{name} {bounds}" if bounds else name
+
+
+class Registry(Generic[T]):
+    """Name → class, for one kind of thing. Names ignore case, and '_', ' ' and '+' count as '-'."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.classes: dict[str, type[T]] = {}
+        self.aliases: dict[str, str] = {}
+
+    def register(self, name: str, *aliases: str) -> Callable[[type[T]], type[T]]:
+        """Class decorator: make the class findable as `name` (and by `aliases`, such as a paper's spelling)."""
+
+        def add(cls: type[T]) -> type[T]:
+            self.classes[name] = cls
+            self.aliases.update({_plain(a): name for a in (name, *aliases)})
+            cls.name = name  # type: ignore[attr-defined]
+            return cls
+
+        return add
+
+    def find(self, name: str) -> type[T]:
+        """The class called `name`; a path to a .py file is imported and what it registers is taken."""
+        if name.endswith(".py"):
+            return self._from_file(Path(name))
+        known = self.aliases.get(_plain(name))
+        if known is None:
+            raise FedTailorError(
+                f"There is no {self.kind} '{name}'.{nearest(_plain(name), self.aliases)} Known: {', '.join(sorted(self.classes))}."
+            )
+        return self.classes[known]
+
+    def build(self, name: str, values: Mapping[str, Any], where: str | None = None) -> T:
+        return build(self.find(name), values, self.kind if where is None else where)
+
+    def _from_file(self, path: Path) -> type[T]:
+        if not path.is_file():
+            raise FedTailorError(f"The {self.kind} file '{path}' does not exist (looked in {Path.cwd()}).")
+        module_name = f"fedtailor_user_{path.stem}"
+        before = dict(self.classes)
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        spec.loader.exec_module(module)
+        added = [cls for name, cls in self.classes.items() if before.get(name) is not cls]
+        if len(added) != 1:
+            raise FedTailorError(f"'{path}' must register exactly one {self.kind} (it registers {len(added)}).")
+        added[0].file = str(path.resolve())  # type: ignore[attr-defined]
+        return added[0]
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("_", "-").replace(" ", "-").replace("+", "-")
