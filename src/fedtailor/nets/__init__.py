@@ -1,0 +1,15 @@
+"""Networks cut into body and head."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.nets.build import build_net
+from fedtailor.nets.split import Net, Part
+
+for _module in pkgutil.iter_modules(__path__):  # every net registers itself when its file is imported
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["Architecture", "Net", "Part", "Task", "build_net", "nets"]

@@ -1,0 +1,69 @@
+"""From a net's name, or any module, to a net cut in body and head and fit for the data."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from fedtailor.errors import FedTailorError
+from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.nets.split import Net, check_cut
+from fedtailor.randomness import seeded
+
+
+def build_net(
+    architecture: Architecture | str | nn.Module,
+    task: Task,
+    *,
+    head: str | None = None,
+    seed: int = 0,
+    carry_buffers: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Net:
+    """The net asked for, cut at `head` (default: its last linear layer); the same seed draws the same initial weights.
+
+    A module of one's own is copied and keeps the weights it has.
+    """
+    with seeded(seed, "net"):
+        module = _module(architecture, task).to(device=device, dtype=dtype)
+        example = _example(task, dtype, device)
+        _check_logits(module, example, task)
+        check_cut(module, head, example)
+    return Net(module, head, carry_buffers=carry_buffers)
+
+
+def _module(architecture: Architecture | str | nn.Module, task: Task) -> nn.Module:
+    if isinstance(architecture, nn.Module):
+        return copy.deepcopy(architecture)
+    if isinstance(architecture, str):
+        architecture = nets.build(architecture, {})
+    return architecture.build(task)
+
+
+def _example(task: Task, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    if task.vocabulary > 0:
+        return torch.randint(task.vocabulary, (2, *task.shape), device=device)
+    return torch.randn(2, *task.shape, dtype=dtype, device=device)
+
+
+def _check_logits(module: nn.Module, example: Tensor, task: Task) -> None:
+    # on the module itself, not a copy, so that lazy layers learn their sizes
+    module.eval()
+    try:
+        with torch.no_grad():
+            logits = module(example)
+    except Exception as error:
+        raise FedTailorError(
+            f"{type(module).__name__} cannot read the data: a batch of shape {tuple(example.shape)} made it fail with: {error}"
+        ) from error
+    module.train()
+    expected = (len(example), task.classes)
+    if not isinstance(logits, Tensor) or logits.shape != expected:
+        found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"type {type(logits).__name__}"
+        raise FedTailorError(
+            f"{type(module).__name__} must return one logit a class, shape {expected} for a batch of {len(example)}, but its output "
+            f"has {found}. The data has {task.classes} classes."
+        )

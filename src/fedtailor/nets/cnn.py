@@ -1,0 +1,66 @@
+"""Two convolutions and a hidden linear layer: the CNN of the federated learning papers, and LeNet's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.nn.functional import max_pool2d, relu
+
+from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.nets.fitting import require
+from fedtailor.registry import option
+
+SMALLEST_UNPADDED = 16  # two rounds of 5×5 convolution and halving leave one pixel of 16
+SMALLEST = 4  # with padding, two halvings leave one pixel of 4
+
+
+class ConvNet(nn.Module):
+    """5×5 convolution, ReLU and max-pooling twice, then linear layers with ReLU, then the head `fc`.
+
+    Images with a side below 16, such as the 8×8 digits, get padding 2 ("same"), without which the second convolution would not fit.
+    """
+
+    def __init__(self, shape: tuple[int, ...], channels: tuple[int, int], hidden: Sequence[int], classes: int) -> None:
+        super().__init__()
+        depth, *sides = shape
+        padding = 2 if min(sides) < SMALLEST_UNPADDED else 0
+        for _ in channels:
+            sides = [(side + 2 * padding - 4) // 2 for side in sides]
+        self.conv1 = nn.Conv2d(depth, channels[0], 5, padding=padding)
+        self.conv2 = nn.Conv2d(channels[0], channels[1], 5, padding=padding)
+        widths = [channels[1] * sides[0] * sides[1], *hidden]
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.fc = nn.Linear(widths[-1], classes)
+
+    def stages(self, x: Tensor) -> list[Tensor]:
+        """The outputs of the convolutions (after pooling) and of each hidden layer, the latter as maps of one pixel."""
+        first = max_pool2d(relu(self.conv1(x)), 2)
+        maps = [first, max_pool2d(relu(self.conv2(first)), 2)]
+        z = maps[-1].flatten(1)
+        for layer in self.hidden:
+            z = relu(layer(z))
+            maps.append(z[:, :, None, None])
+        return maps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.stages(x)[-1].flatten(1))
+
+
+@nets.register("cnn", "4-layer-cnn", "fedavg-cnn")
+@dataclass(frozen=True)
+class CNN(Architecture):
+    """The 4-layer CNN of most federated learning papers; images below 16×16 are padded to keep their size."""
+
+    paper: ClassVar[str] = "McMahan et al., 2017"
+
+    conv1: int = option(32, "channels of the first convolution", at_least=1)
+    conv2: int = option(64, "channels of the second convolution", at_least=1)
+    hidden: int = option(512, "width of the hidden linear layer, the features", at_least=1)
+
+    def build(self, task: Task) -> nn.Module:
+        require(self, task, "images", SMALLEST)
+        return ConvNet(task.shape, (self.conv1, self.conv2), [self.hidden], task.classes)

@@ -1,0 +1,45 @@
+"""fastText: the mean of word vectors, then a linear classifier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax
+
+from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.nets.fitting import require
+from fedtailor.registry import option
+
+
+class MeanOfWords(nn.Module):
+    """Word vectors averaged over all positions, padding (id 0, the zero vector) included, then two linear layers."""
+
+    def __init__(self, vocabulary: int, width: int, classes: int, *, log_features: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width, padding_idx=0)
+        self.fc1 = nn.Linear(width, width)
+        self.fc = nn.Linear(width, classes)
+        self.log_features = log_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.fc1(self.embedding(x).mean(1))
+        return self.fc(log_softmax(z, 1) if self.log_features else z)
+
+
+@nets.register("fasttext")
+@dataclass(frozen=True)
+class FastText(Architecture):
+    """The mean of a text's word vectors and a linear layer as features, for rows of token ids with 0 as padding."""
+
+    paper: ClassVar[str] = "Joulin et al., 2017"
+
+    width: int = option(32, "length of a word vector and of the features", at_least=1)
+    split_quirk: bool = option(
+        False, "log-softmax on the features before the head, as the code published with FedAH has it"
+    )
+
+    def build(self, task: Task) -> nn.Module:
+        require(self, task, "text")
+        return MeanOfWords(task.vocabulary, self.width, task.classes, log_features=self.split_quirk)

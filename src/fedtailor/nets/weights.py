@@ -1,0 +1,82 @@
+"""Initial weights from a file: tensors by name and nothing else, never code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from fedtailor.errors import FedTailorError
+from fedtailor.nets.split import last_linear
+
+
+def load_weights(module: nn.Module, path: str | Path) -> None:
+    """Copy the file's tensors into `module`, which must agree in every name and shape.
+
+    Only the head may differ: it keeps its own weights unless the file has them in the right shape, since the classes are usually
+    others. Half-precision tensors are converted to the module's type.
+    """
+    found = _read(Path(path).expanduser())
+    own = module.state_dict()
+    prefix = last_linear(module) + "."
+    head = [name for name in own if name.startswith(prefix)]
+    if any(name not in found or found[name].shape != own[name].shape for name in head):
+        for name in head:
+            own.pop(name)
+            found.pop(name, None)
+    _check(own, found, path)
+    with torch.no_grad():
+        for name, tensor in found.items():
+            own[name].copy_(tensor)
+
+
+def _check(own: dict[str, Tensor], found: dict[str, Tensor], path: str | Path) -> None:
+    # a counter of BatchNorm that only matters with momentum=None; many files leave it out
+    missing = [n for n in own if n not in found and not n.endswith("num_batches_tracked")]
+    unexpected = [n for n in found if n not in own]
+    misshapen = [
+        f"{n} is {tuple(t.shape)} in the file and {tuple(own[n].shape)} in the net"
+        for n, t in found.items()
+        if n in own and t.shape != own[n].shape
+    ]
+    wrong = [
+        f"{what}: {_first(names)}"
+        for what, names in (("missing", missing), ("unexpected", unexpected), ("shapes", misshapen))
+        if names
+    ]
+    if wrong:
+        raise FedTailorError(
+            f"The weights in '{path}' do not fit the net.\n  " + "\n  ".join(wrong) + "\n"
+            "Use weights made for the same architecture, options and input channels, or leave the weights out."
+        )
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise FedTailorError(f"The weights file '{path}' does not exist (looked in {Path.cwd()}).")
+    if path.suffix not in (".safetensors", ".pth", ".pt"):
+        raise FedTailorError(f"'{path}' is not a weights file: expected .safetensors, .pth or .pt.")
+    try:
+        if path.suffix == ".safetensors":
+            tensors = safetensors.torch.load_file(path)
+        else:
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # a broken or hostile file may fail in any way, and torch's advice is to load it unsafely
+        raise FedTailorError(
+            f"'{path}' could not be read as plain tensors: it is damaged, or it holds other Python objects, which are never loaded. "
+            "Save the module's state_dict() as .safetensors."
+        ) from None
+    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
+        inside = _first(map(str, tensors)) if isinstance(tensors, dict) else type(tensors).__name__
+        raise FedTailorError(
+            f"'{path}' is not a state_dict (names to tensors): it holds {inside}. Save the module's state_dict() alone."
+        )
+    return dict(tensors)
+
+
+def _first(names: Iterable[str], most: int = 5) -> str:
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
