@@ -1,0 +1,305 @@
+"""The clients and what each of them holds, ready to train on."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedtailor.data.compact import Array, as_labels, as_samples, as_type, vocabulary
+from fedtailor.data.partition import Partition, hold_out, partitions
+from fedtailor.data.partitions.natural import Natural
+from fedtailor.data.pool import Pool, data_root
+from fedtailor.errors import FedTailorError
+from fedtailor.nets.architecture import Task
+from fedtailor.randomness import numpy_stream
+from fedtailor.registry import build
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Split:
+    """One party's samples in their compact type; `x` is the party's own, or a memory-mapped pool of which it holds `rows`."""
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor | None = None
+
+    def take(self, index: Tensor) -> Tensor:
+        """The raw samples at these positions of the party's own counting."""
+        return self.x[index] if self.rows is None else self.x[self.rows[index]]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __repr__(self) -> str:
+        return f"Split({len(self):,} samples of {_shape(self.x.shape[1:])} {_dtype(self.x)})"
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """What one client holds."""
+
+    name: str
+    train: Split
+    test: Split
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Federation:
+    """All clients with their data, and what a net has to know about it; `server` holds proxy samples, if the server has any.
+
+    `mean` and `std` (one number, or one a channel) apply to uint8 samples after scaling to [0, 1]. Arrays handed to `from_arrays` and
+    `from_clients` may be NumPy or PyTorch: uint8 images (n, H, W), (n, C, H, W), or channels last (n, H, W, 1 or 3), which are moved to
+    channels first; floats of any shape, kept as float32; whole numbers (n, length), taken as token ids.
+    """
+
+    clients: list[ClientData]
+    shape: tuple[int, ...]
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    labels: tuple[str, ...]
+    vocabulary: int
+    server: Split
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise FedTailorError("A federation needs at least one client.")
+        name, times = Counter(client.name for client in self.clients).most_common(1)[0]
+        if times > 1:
+            raise FedTailorError(f"{times} clients are called '{name}'. Give each its own name.")
+        dtype = self.clients[0].train.x.dtype
+        for client in self.clients:
+            if not len(client.train):
+                raise FedTailorError(f"Client '{client.name}' has no training sample. Leave it out, or give it some.")
+            _check(client.train, f"the training part of client '{client.name}'", self, dtype)
+            _check(client.test, f"the test part of client '{client.name}'", self, dtype)
+        _check(self.server, "the server's part", self, dtype)
+        if dtype == torch.uint8 and not {len(self.mean), len(self.std)} <= {1, self.shape[0]}:
+            raise FedTailorError(
+                f"mean and std must be one number, or one a channel (samples are {_shape(self.shape)})."
+            )
+
+    @classmethod
+    def from_pool(
+        cls, pool: Pool, partition: str | Partition = "dirichlet", clients: int = 20, seed: int = 0, **options: Any
+    ) -> Federation:
+        """Deal a pool to clients; `options` are those of a partition given by name. A memory-mapped pool is shared, not copied."""
+        if isinstance(partition, str):
+            partition = partitions.build(partition, options)
+        elif options:
+            raise FedTailorError(f"Give {', '.join(options)} to the partition itself: it is made already.")
+        deal = partition.deal(pool, clients, numpy_stream(seed, "partition"))
+        x, y = as_type(pool.x, "the data set"), torch.from_numpy(pool.y.astype(np.int64))
+        whole = _mapped(x) if isinstance(x, np.memmap) else None
+
+        def split(rows: np.ndarray) -> Split:
+            index = torch.from_numpy(rows.astype(np.int64))
+            return Split(torch.from_numpy(x[rows]), y[index]) if whole is None else Split(whole, y[index], index)
+
+        names = deal.names or _numbered(len(deal.train))
+        parts = zip(names, deal.train, deal.test, strict=True)
+        return cls(
+            clients=[ClientData(name, split(train), split(test)) for name, train, test in parts],
+            shape=tuple(pool.x.shape[1:]),
+            classes=pool.classes,
+            mean=pool.mean,
+            std=pool.std,
+            labels=pool.labels,
+            vocabulary=pool.vocabulary,
+            server=split(deal.server),
+        )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Array,
+        y: Array,
+        *,
+        clients: int = 20,
+        partition: str | Partition = "dirichlet",
+        seed: int = 0,
+        classes: int | None = None,
+        **options: Any,
+    ) -> Federation:
+        """Deal arrays to clients; `options` are those of the partition, such as beta=0.5."""
+        samples, labels = as_samples(x, "x"), as_labels(y, "y")
+        if len(labels) == 0:
+            raise FedTailorError("The arrays are empty: there is no sample to deal.")
+        found = int(labels.max()) + 1
+        pool = Pool(samples, labels, found if classes is None else classes, vocabulary=vocabulary(samples))
+        return cls.from_pool(pool, partition, clients, seed, **options)
+
+    @classmethod
+    def from_clients(
+        cls,
+        parts: Sequence[Sequence[Array]] | Mapping[str, Sequence[Array]],
+        *,
+        test_share: float = 0.25,
+        seed: int = 0,
+        names: Sequence[str] | None = None,
+    ) -> Federation:
+        """From each client's own arrays: (x, y), of which `test_share` at random becomes its test part, or (x, y, x_test, y_test)."""
+        if isinstance(parts, Mapping):
+            names, parts = list(parts), list(parts.values())
+        names = list(_numbered(len(parts)) if names is None else names)
+        if len(names) != len(parts):
+            raise FedTailorError(f"There are {len(parts)} clients but {len(names)} names.")
+        if not 0 <= test_share <= 0.9:
+            raise FedTailorError(f"test_share = {test_share} is not allowed: expected a number from 0 to 0.9.")
+        if not parts:
+            raise FedTailorError("A federation needs at least one client.")
+        rng = numpy_stream(seed, "partition")
+        clients = [_client(name, part, test_share, rng) for name, part in zip(names, parts, strict=True)]
+        splits = [split for client in clients for split in (client.train, client.test) if len(split)]
+        first = clients[0].train.x
+        return cls(
+            clients=clients,
+            shape=tuple(first.shape[1:]),
+            classes=max((int(split.y.max()) + 1 for split in splits), default=1),
+            mean=(0.5,),
+            std=(0.5,),
+            labels=(),
+            vocabulary=max((vocabulary(split.x.numpy()) for split in splits), default=0),
+            server=Split(first[:0], torch.empty(0, dtype=torch.int64)),
+        )
+
+    @classmethod
+    def from_table(
+        cls,
+        table: pd.DataFrame | str | PathLike[str],
+        *,
+        client: str,
+        label: str,
+        features: Sequence[str] | None = None,
+        test_share: float = 0.25,
+        seed: int = 0,
+    ) -> Federation:
+        """From a data frame, or a CSV or Parquet file: the column `client` says whose a row is, `label` what to predict."""
+        from fedtailor.data.sources.table import read_table, table_pool
+
+        frame = read_table(Path(table)) if isinstance(table, str | PathLike) else table
+        pool = table_pool(frame, label, client, tuple(features or ()))
+        return cls.from_pool(pool, Natural(test_share=test_share), clients=0, seed=seed)
+
+    @classmethod
+    def from_folder(
+        cls, path: str | PathLike[str], *, size: int = 0, channels: int = 3, test_share: float = 0.25, seed: int = 0
+    ) -> Federation:
+        """From images laid out as path/CLIENT/CLASS/*.png, resized to size×size if a size is given; `channels` is 3 or 1 (grey)."""
+        from fedtailor.data.sources.folder import Folder
+
+        values = {"path": str(path), "size": size, "channels": channels, "client_folders": True}
+        pool = build(Folder, values, "folder").read(data_root())
+        return cls.from_pool(pool, Natural(test_share=test_share), clients=0, seed=seed)
+
+    @property
+    def task(self) -> Task:
+        return Task(self.shape, self.classes, self.vocabulary)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The number of training samples of each client."""
+        return np.array([len(client.train) for client in self.clients])
+
+    @property
+    def label_counts(self) -> np.ndarray:
+        """Training samples of each class at each client (clients × classes)."""
+        return np.stack([np.bincount(client.train.y.numpy(), minlength=self.classes) for client in self.clients])
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """The picture of who holds which labels; saved too if a path is given (.png, .pdf or .svg)."""
+        from fedtailor.report.labels import label_figure
+
+        figure = label_figure(self.label_counts, self.labels)
+        if path is not None:
+            figure.savefig(path, dpi=200)
+        return figure
+
+    def __repr__(self) -> str:
+        sizes, kinds = self.sizes, (self.label_counts > 0).sum(axis=1)
+        lines = [
+            f"Federation: {len(self.clients):,} clients, {self.classes:,} classes, "
+            f"samples of {_shape(self.shape)} {_dtype(self.clients[0].train.x)}",
+            f"  {sizes.sum():,} training and {sum(len(c.test) for c in self.clients):,} test samples"
+            + (f", {len(self.server):,} at the server" if len(self.server) else ""),
+            f"  training samples a client: {_spread(sizes)}",
+            f"  classes a client:          {_spread(kinds)}",
+        ]
+        return "\n".join(lines)
+
+
+def _client(name: str, part: Sequence[Array], test_share: float, rng: np.random.Generator) -> ClientData:
+    where = f"client '{name}'"
+    if len(part) not in (2, 4):
+        raise FedTailorError(f"{where}: expected (x, y) or (x_train, y_train, x_test, y_test), got {len(part)} arrays.")
+    x, y = _pair(part[0], part[1], where)
+    if len(part) == 4:
+        test_x, test_y = _pair(part[2], part[3], f"{where}, test part")
+        return ClientData(name, Split(x, y), Split(test_x, test_y))
+    if not len(y):
+        raise FedTailorError(f"{where} has no sample. Leave it out, or give it some.")
+    deal = hold_out([np.arange(len(y))], test_share, rng)
+    train, test = (torch.from_numpy(rows[0]) for rows in (deal.train, deal.test))
+    return ClientData(name, Split(x[train], y[train]), Split(x[test], y[test]))
+
+
+def _pair(x: Array, y: Array, where: str) -> tuple[Tensor, Tensor]:
+    samples, labels = as_samples(x, f"x of {where}"), as_labels(y, f"y of {where}")
+    if len(samples) != len(labels):
+        raise FedTailorError(f"{where} has {len(samples)} samples but {len(labels)} labels.")
+    return torch.from_numpy(np.array(samples)), torch.from_numpy(labels)
+
+
+def _mapped(x: np.ndarray) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable")  # nobody writes to it
+        return torch.from_numpy(x)
+
+
+def _check(split: Split, where: str, federation: Federation, dtype: torch.dtype) -> None:
+    """Refuse samples that do not fit the federation or cannot be learned from."""
+    if tuple(split.x.shape[1:]) != tuple(federation.shape) or split.x.dtype != dtype:
+        raise FedTailorError(
+            f"Samples must be alike everywhere, but {where} has {_shape(split.x.shape[1:])} {_dtype(split.x)} where the first client has "
+            f"{_shape(federation.shape)} {str(dtype).removeprefix('torch.')}."
+        )
+    if len(split) == 0:
+        return
+    low, high = int(split.y.min()), int(split.y.max())
+    if low < 0 or high >= federation.classes:
+        raise FedTailorError(f"Labels must lie in 0..{federation.classes - 1}, but {where} has {low} to {high}.")
+    if split.rows is None and split.x.is_floating_point():
+        bad = int((~split.x.isfinite()).flatten(1).any(dim=1).sum())
+        if bad:
+            raise FedTailorError(
+                f"{bad} of {len(split)} samples in {where} hold NaN or infinite values. Mend or drop them."
+            )
+
+
+def _numbered(count: int) -> tuple[str, ...]:
+    return tuple(f"client-{i:0{len(str(count - 1))}d}" for i in range(count))
+
+
+def _spread(values: np.ndarray) -> str:
+    return f"smallest {values.min():,}, median {int(np.median(values)):,}, largest {values.max():,}"
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _dtype(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")

@@ -1,0 +1,101 @@
+"""A pool of samples, as a source reads it and before a partition deals it to clients."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from fedtailor.errors import FedTailorError
+from fedtailor.registry import Registry
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Samples with labels; where the source knows them, also who owns each sample and which ones are its official test part.
+
+    `x` keeps its compact type: uint8 for images (channels first), integers for token ids, floats for measurements. It may be
+    memory-mapped. `mean` and `std` (one number a channel) apply to uint8 images after scaling to [0, 1].
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    classes: int
+    owner: np.ndarray | None = None  # for each sample, a position in `owners`
+    owners: tuple[str, ...] = ()
+    test: np.ndarray | None = None  # True where a sample belongs to the official test part
+    labels: tuple[str, ...] = ()
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+    vocabulary: int = 0  # for token ids: how many there are
+
+    def __post_init__(self) -> None:
+        n = len(self.y)
+        if n == 0:
+            raise FedTailorError("The data set is empty: no sample was read.")
+        for what, column in (("x", self.x), ("owner", self.owner), ("test", self.test)):
+            if column is not None and len(column) != n:
+                raise FedTailorError(f"The data set has {n} labels but {len(column)} entries in '{what}'.")
+        if self.y.min() < 0 or self.y.max() >= self.classes:
+            raise FedTailorError(
+                f"Labels must lie in 0..{self.classes - 1}, but the data set has labels from {self.y.min()} to {self.y.max()}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def subset(self, rows: np.ndarray) -> Pool:
+        """The pool of these rows only (sorted rows keep a memory-mapped file's reads in order)."""
+        return replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            owner=None if self.owner is None else self.owner[rows],
+            test=None if self.test is None else self.test[rows],
+        )
+
+
+class Source(ABC):
+    """A data set that can be asked for by name. Subclasses are frozen dataclasses; their fields are the options `data.*`."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def read(self, root: Path) -> Pool:
+        """The samples; `root` is the folder that holds data sets."""
+
+    @property
+    def fitting_net(self) -> str:
+        """The net to take when the config does not say."""
+        return "cnn"
+
+    @property
+    def fitting_partition(self) -> str:
+        """The partition to take when the config does not say."""
+        return "dirichlet"
+
+
+sources: Registry[Source] = Registry("data")
+
+
+def data_root(configured: str = "") -> Path:
+    """Where data sets are looked for: the config's data.root, else FEDTAILOR_DATA, else a cache folder."""
+    if configured:
+        return Path(configured).expanduser()
+    if os.environ.get("FEDTAILOR_DATA"):
+        return Path(os.environ["FEDTAILOR_DATA"]).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "fedtailor"
+
+
+def missing(name: str, looked: list[Path], how: str = "") -> FedTailorError:
+    """The error for a data set that is not there: where it was looked for and how to get it."""
+    places = "\n".join(f"  {path}" for path in looked)
+    how = how or (
+        f"Get it with:  fedtailor data get {name}\n"
+        "or set data.root (or the environment variable FEDTAILOR_DATA) to the folder that holds it."
+    )
+    return FedTailorError(f"The data set '{name}' is not there. Looked for:\n{places}\n{how}")

@@ -1,0 +1,82 @@
+"""Samples that are already NumPy arrays."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedtailor.data.pool import Pool, Source, sources
+from fedtailor.data.sources.files import check_labels, encoded, located, token_ids
+from fedtailor.errors import FedTailorError
+from fedtailor.registry import option
+
+
+@sources.register("arrays", "numpy", "npz")
+@dataclass(frozen=True)
+class Arrays(Source):
+    """Your own arrays: x and y (0..C-1), and where known the client of each sample and whether it is a test sample.
+
+    A folder of x.npy, y.npy, client.npy and test.npy is memory-mapped, so it may be larger than memory.
+    """
+
+    path: str = option(
+        "", "an .npz file with x and y (and client, test), or a folder with x.npy and y.npy (and client.npy, test.npy)"
+    )
+
+    def read(self, root: Path) -> Pool:
+        place = located(self.path, root, self.name)
+        arrays = read_arrays(place)
+        return arrays_pool(place, arrays)
+
+
+def read_arrays(place: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file or of a folder of .npy files, by name."""
+    try:
+        if place.is_dir():
+            return {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in sorted(place.glob("*.npy"))}
+        loaded = np.load(place, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise ValueError("one array, where x and y were expected")
+        with loaded as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        reason = "it holds pickled Python objects, which are never loaded" if "allow_pickle" in str(error) else error
+        raise FedTailorError(f"{place} cannot be read as NumPy arrays: {reason}.") from None
+
+
+def arrays_pool(place: Path, arrays: dict[str, np.ndarray]) -> Pool:
+    """x, y and where present client and test as a pool."""
+    for name in ("x", "y"):
+        if name not in arrays:
+            raise FedTailorError(f"{place} has no array '{name}'. It has: {', '.join(arrays) or 'none'}.")
+    x, y, client, test = arrays["x"], arrays["y"], arrays.get("client"), arrays.get("test")
+    if x.ndim < 2 or x.dtype.kind not in "iuf":
+        raise FedTailorError(
+            f"{place}: x must be numbers, one row or image a sample, but has shape {x.shape} of {x.dtype}."
+        )
+    for name, column in (("y", y), ("client", client), ("test", test)):
+        if column is not None and column.shape != (len(x),):
+            raise FedTailorError(f"{place}: {name} has shape {column.shape}, but x has {len(x)} samples.")
+    if y.dtype.kind not in "iu":
+        raise FedTailorError(f"{place}: y must be whole numbers from 0, but is of type {y.dtype}.")
+    if x.dtype.kind == "f" and not isinstance(x, np.memmap):
+        x = x.astype(np.float32, copy=False)
+    classes = int(y.max(initial=0)) + 1
+    check_labels(y, classes, place)
+    owner, owners = (None, ()) if client is None else encoded(client.tolist())
+    channels = x.shape[1] if x.ndim == 4 else 1
+    return Pool(
+        x,
+        y.astype(np.int64),
+        classes,
+        owner=owner,
+        owners=owners,
+        test=None if test is None else test.astype(bool),
+        mean=(0.5,) * channels,
+        std=(0.5,) * channels,
+        vocabulary=token_ids(x, place),
+    )

@@ -1,0 +1,144 @@
+"""Tables: a row for each sample, columns for its features, its label and its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedtailor.data.pool import Pool, Source, sources
+from fedtailor.data.sources.files import encoded, located
+from fedtailor.errors import FedTailorError, nearest
+from fedtailor.registry import option
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "validation")
+
+
+@sources.register("table", "csv", "parquet")
+@dataclass(frozen=True)
+class Table(Source):
+    """Your own table in a CSV or Parquet file; words become one column a value, numbers are standardised over the whole table."""
+
+    path: str = option("", "the .csv or .parquet file")
+    label: str = option("label", "the column to predict")
+    client: str = option("", "the column that names the owner of a row; empty: rows have no owner")
+    features: tuple[str, ...] = option((), "the columns to predict from; empty: all other columns of numbers")
+    split: str = option("", "a column of 'train' and 'test'; empty: no official test part")
+    standardize: bool = option(
+        True, "shift and scale each column of numbers to mean 0 and variance 1 over all rows, test rows included"
+    )
+
+    def read(self, root: Path) -> Pool:
+        place = located(self.path, root, self.name)
+        frame = read_table(place)
+        return table_pool(
+            frame,
+            self.label,
+            self.client,
+            self.features,
+            split=self.split,
+            standardize=self.standardize,
+            origin=str(place),
+        )
+
+
+def read_table(file: Path) -> pd.DataFrame:
+    """The data frame in a CSV or Parquet file."""
+    import pandas as pd  # here, since it takes long to import and most runs read no table
+
+    try:
+        if file.suffix.lower() in (".parquet", ".pq"):
+            return pd.read_parquet(file, engine="pyarrow")
+        return pd.read_csv(file)
+    except ImportError:
+        raise FedTailorError(f"Reading {file} needs pyarrow:  pip install 'fedtailor[parquet]'") from None
+    except (OSError, ValueError, OverflowError) as error:
+        raise FedTailorError(f"{file} cannot be read as a table ({error}).") from None
+
+
+def table_pool(
+    frame: pd.DataFrame,
+    label: str,
+    client: str = "",
+    features: Sequence[str] = (),
+    *,
+    split: str = "",
+    standardize: bool = True,
+    origin: str = "the table",
+) -> Pool:
+    """A data frame as a pool: float32 features, labels of any kind as 0..C-1 in sorted order with their names kept.
+
+    Means and variances are taken over all rows together, as a study can do but real sites cannot: there, standardise each
+    site's table beforehand and pass standardize=False.
+    """
+    if frame.empty:
+        raise FedTailorError(f"{origin} has no rows.")
+    special = [column for column in (label, client, split) if column]
+    for column in (*special, *features):
+        if column not in frame.columns:
+            near = nearest(column, map(str, frame.columns))
+            raise FedTailorError(
+                f"{origin} has no column '{column}'.{near} It has: {', '.join(map(str, frame.columns))}."
+            )
+        if frame[column].isna().any():
+            raise _missing_values(frame, column, origin)
+    used = list(features) or [c for c in frame.columns if c not in special and _is_number(frame[c])]
+    if label in used:
+        raise FedTailorError(f"The label column '{label}' cannot be a feature too.")
+    if not used:
+        raise FedTailorError(f"{origin} has no column of numbers beside '{label}'; name columns in data.features.")
+    y, labels = encoded(frame[label].tolist())
+    owner, owners = encoded(frame[client].tolist()) if client else (None, ())
+    return Pool(
+        np.concatenate([_feature(frame, column, standardize, origin) for column in used], axis=1),
+        y,
+        classes=len(labels),
+        owner=owner,
+        owners=owners,
+        test=_test_rows(frame[split], split, origin) if split else None,
+        labels=labels,
+    )
+
+
+def _is_number(column: pd.Series) -> bool:
+    return column.dtype.kind in "biuf"
+
+
+def _missing_values(frame: pd.DataFrame, column: str, origin: str) -> FedTailorError:
+    empty = frame[column].isna()
+    return FedTailorError(
+        f"{origin}: column '{column}' has {int(empty.sum())} missing values, the first in row {int(empty.to_numpy().argmax()) + 1}. "
+        "Fill them, drop those rows, or leave the column out with data.features."
+    )
+
+
+def _feature(frame: pd.DataFrame, column: str, standardize: bool, origin: str) -> np.ndarray:
+    values = frame[column]
+    if values.isna().any():
+        raise _missing_values(frame, column, origin)
+    if not _is_number(values):
+        codes, names = encoded(values.astype(str).tolist())
+        return np.eye(len(names), dtype=np.float32)[codes]
+    numbers = values.to_numpy(np.float64)
+    if not np.isfinite(numbers).all():
+        raise FedTailorError(f"{origin}: column '{column}' has infinite values.")
+    if standardize:
+        # A constant column becomes zeros.
+        numbers = (numbers - numbers.mean()) / (numbers.std() or 1.0)
+    return numbers.astype(np.float32)[:, None]
+
+
+def _test_rows(column: pd.Series, name: str, origin: str) -> np.ndarray:
+    words = column.astype(str).str.strip().str.lower()
+    strange = sorted(set(words) - {*TRAIN, *TEST})
+    if strange:
+        raise FedTailorError(
+            f"{origin}: column '{name}' must say train or test in every row, but also says '{strange[0]}'."
+        )
+    return words.isin(TEST).to_numpy(bool)

@@ -1,0 +1,129 @@
+"""Labelled text in CSV files, turned into token ids."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from fedtailor.data.pool import Pool, Source, missing, sources
+from fedtailor.data.sources.files import encoded, located
+from fedtailor.errors import FedTailorError
+from fedtailor.registry import option
+
+PADDING, UNKNOWN = 0, 1
+_SEPARATED = str.maketrans({mark: f" {mark} " for mark in "'.,()!?"} | dict.fromkeys(';:"', " "))
+
+
+def tokens(text: str) -> list[str]:
+    """Lower-case words, with punctuation as tokens of its own."""
+    return text.lower().replace("<br />", " ").translate(_SEPARATED).split()
+
+
+def vocabulary_of(documents: Iterable[list[str]], cap: int) -> dict[str, int]:
+    """Token → id, the most frequent first, at most `cap` ids counting those of padding and unknown tokens."""
+    counts = Counter(chain.from_iterable(documents))
+    ranked = sorted(counts, key=lambda token: (-counts[token], token))
+    return {token: rank for rank, token in enumerate(ranked[: cap - 2], start=2)}
+
+
+def text_pool(
+    texts: Sequence[str],
+    y: np.ndarray,
+    labels: tuple[str, ...],
+    test: np.ndarray | None,
+    length: int,
+    vocabulary: int,
+    owner: np.ndarray | None = None,
+    owners: tuple[str, ...] = (),
+) -> Pool:
+    """Texts as a pool of token ids, cut or padded to `length`; only the training part decides the vocabulary."""
+    documents = [tokens(text) for text in texts]
+    kept = documents if test is None else [d for d, held_out in zip(documents, test, strict=True) if not held_out]
+    ids = vocabulary_of(kept, vocabulary)
+    x = np.full((len(documents), length), PADDING, np.int32)
+    for row, document in zip(x, documents, strict=True):
+        row[: len(document)] = [ids.get(token, UNKNOWN) for token in document[:length]]
+    return Pool(x, y, len(labels), owner=owner, owners=owners, test=test, labels=labels, vocabulary=len(ids) + 2)
+
+
+def read_rows(file: Path, columns: Sequence[str]) -> list[tuple[str, str]]:
+    """(label, text) of each row. `columns` name the label's and the texts' columns in a header; without, the label comes first."""
+    rows: list[tuple[str, str]] = []
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream, strict=True)
+            where = _positions(next(reader, []), columns, file) if columns else None
+            width = 0
+            for row in reader:
+                width = width or len(row)
+                if len(row) != width or width < 2:
+                    raise FedTailorError(
+                        f"{file}, line {reader.line_num}: {len(row)} columns where {max(width, 2)} or more, the same in every row, "
+                        "were expected. The file is cut off or not a CSV file."
+                    )
+                picked = [row[i] for i in where] if where else row
+                rows.append((picked[0].strip(), " ".join(picked[1:])))
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise FedTailorError(f"{file} cannot be read as CSV text ({error}).") from None
+    if not rows:
+        raise FedTailorError(f"{file} holds no rows.")
+    return rows
+
+
+def _positions(header: list[str], columns: Sequence[str], file: Path) -> list[int]:
+    if len(columns) < 2:
+        raise FedTailorError("data.columns must name the label's column and at least one text column.")
+    for column in columns:
+        if column not in header:
+            raise FedTailorError(f"{file} has no column '{column}'. Its first line names: {', '.join(header)}.")
+    return [header.index(column) for column in columns]
+
+
+@sources.register("agnews", "ag-news")
+@dataclass(frozen=True)
+class AgNews(Source):
+    """127,600 news in four classes (Zhang et al., 2015)."""
+
+    length: int = option(200, "tokens kept of each text", at_least=1)
+    vocabulary: int = option(98_635, "most token ids, padding and unknown included", at_least=3)
+
+    def read(self, root: Path) -> Pool:
+        files = [root / "ag_news_csv" / f"{part}.csv" for part in ("train", "test")]
+        if not all(file.is_file() for file in files):
+            raise missing(self.name, files)
+        parts = [read_rows(file, ()) for file in files]
+        names = ("world", "sports", "business", "technology")
+        for file, rows in zip(files, parts, strict=True):
+            wrong = next((i for i, (label, _) in enumerate(rows) if label not in ("1", "2", "3", "4")), None)
+            if wrong is not None:
+                raise FedTailorError(f"{file}: row {wrong + 1} has class '{rows[wrong][0]}', expected 1, 2, 3 or 4.")
+        y = np.array([int(label) - 1 for label, _ in chain(*parts)])
+        test = np.repeat([False, True], list(map(len, parts)))
+        return text_pool([text for _, text in chain(*parts)], y, names, test, self.length, self.vocabulary)
+
+
+@sources.register("text-csv")
+@dataclass(frozen=True)
+class TextCsv(Source):
+    """Your own labelled texts: one CSV file, or a folder with train.csv and test.csv."""
+
+    path: str = option("", "the CSV file, or the folder of train.csv and test.csv")
+    columns: tuple[str, ...] = option(
+        (), "label column, then text columns, as the first line names them; empty: no such line, the label comes first"
+    )
+    length: int = option(200, "tokens kept of each text", at_least=1)
+    vocabulary: int = option(98_635, "most token ids, padding and unknown included", at_least=3)
+
+    def read(self, root: Path) -> Pool:
+        place = located(self.path, root, self.name)
+        files = [place / "train.csv", place / "test.csv"] if place.is_dir() else [place]
+        parts = [read_rows(file, self.columns) for file in files]
+        test = np.repeat([False, True], list(map(len, parts))) if len(parts) == 2 else None
+        y, names = encoded([label for label, _ in chain(*parts)])
+        return text_pool([text for _, text in chain(*parts)], y, names, test, self.length, self.vocabulary)
