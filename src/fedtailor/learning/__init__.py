@@ -1,0 +1,24 @@
+"""The vocabulary methods are written in: train a part, embed, class means, weighted mean, pull, mix."""
+
+from fedtailor.learning.losses import Loss, cross_entropy, prototype_distance
+from fedtailor.learning.mixing import Payload, Reply, State, mixed, weighted_mean
+from fedtailor.learning.party import Client, Party, Server
+from fedtailor.learning.protocol import Protocol
+from fedtailor.learning.prototypes import class_means, mean_of_means
+
+__all__ = [
+    "Client",
+    "Loss",
+    "Party",
+    "Payload",
+    "Protocol",
+    "Reply",
+    "Server",
+    "State",
+    "class_means",
+    "cross_entropy",
+    "mean_of_means",
+    "mixed",
+    "prototype_distance",
+    "weighted_mean",
+]

@@ -1,0 +1,21 @@
+"""Losses: functions of (net, x, y), so that a method can look at features as well as logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedtailor.nets.split import Net
+
+Loss = Callable[[Net, Tensor, Tensor], Tensor]
+
+
+def cross_entropy(net: Net, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(net(x), y)
+
+
+def prototype_distance(z: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Mean squared distance, over batch and dimensions, of features to their class's prototype; classes without one count as zero."""
+    return ((z - prototypes[y]).square().mean(dim=1) * known[y]).mean()

@@ -1,0 +1,39 @@
+"""What travels between clients and server, and how vectors are averaged and mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Payload = dict[str, Tensor]
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one client sent up: `reply["body"]`, and how many training samples stand behind it."""
+
+    client: int
+    samples: int
+    payload: Payload
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.payload[name]
+
+
+def weighted_mean(replies: Sequence[Reply], name: str, weights: Sequence[float] | None = None) -> Tensor:
+    """Mean of one entry over replies, weighted by the clients' samples unless weights are given."""
+    shares = [float(r.samples) for r in replies] if weights is None else list(weights)
+    total = sum(shares)
+    mean = torch.zeros_like(replies[0][name])
+    for reply, share in zip(replies, shares, strict=True):
+        mean.add_(reply[name], alpha=share / total)
+    return mean
+
+
+def mixed(own: Tensor, other: Tensor, share: float | Tensor) -> Tensor:
+    """share·own + (1−share)·other, with one share or one for each entry."""
+    return torch.lerp(other, own, share)

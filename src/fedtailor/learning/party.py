@@ -1,0 +1,237 @@
+"""The parties a method speaks of: a client with its private samples and state, and the server."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedtailor.data.federation import ClientData
+from fedtailor.learning.losses import Loss, cross_entropy
+from fedtailor.learning.mixing import State
+from fedtailor.learning.protocol import Protocol
+from fedtailor.learning.samples import Samples, shuffled_pairs
+from fedtailor.nets.architecture import Architecture, Task
+from fedtailor.nets.build import build_net
+from fedtailor.nets.split import Net, Part
+from fedtailor.randomness import Key, torch_stream
+
+log = logging.getLogger("fedtailor")
+
+Pull = tuple[Tensor, float]  # (centre, strength): the proximal term strength/2·‖w − centre‖²
+
+
+class Modules:
+    """The modules of one worker, one for each role, lent to whichever party is at work. Vectors belong to parties, modules do not."""
+
+    def __init__(
+        self,
+        architecture: str | Architecture | nn.Module,
+        head: str | None,
+        task: Task,
+        protocol: Protocol,
+        carry_buffers: bool,
+    ):
+        self.architecture = architecture
+        self.head = head
+        self.task = task
+        self.protocol = protocol
+        self.carry_buffers = carry_buffers
+        self.lent: dict[tuple[str, str], tuple[Net, Tensor]] = {}
+
+    def lend(self, role: str, architecture: str | Architecture | None = None) -> tuple[Net, Tensor]:
+        """The net of a role, and the vector of its initial weights and statistics."""
+        key = (role, "" if architecture is None else repr(architecture))
+        if key not in self.lent:
+            net = build_net(
+                self.architecture if architecture is None else architecture,
+                self.task,
+                head=self.head if architecture is None else None,
+                seed=self.protocol.seed,
+                carry_buffers=self.carry_buffers,
+                dtype=self.protocol.torch_dtype,
+                device=torch.device(self.protocol.device),
+            )
+            self.lent[key] = (net, torch.cat([net.local_buffers, net.all.live]).clone())
+        return self.lent[key]
+
+
+class Party:
+    """Whoever holds samples and trains nets: the base of Client and Server."""
+
+    def __init__(
+        self, modules: Modules, samples: Samples, protocol: Protocol, state: State, keys: tuple[Key, ...]
+    ) -> None:
+        self.modules = modules
+        self.samples = samples
+        self.protocol = protocol
+        self.state = state
+        self.keys = keys
+        self.logged: dict[str, float] = {}
+        self.losses: list[float] = []
+        self._streams: dict[str, torch.Generator] = {}
+        self._nets: dict[str, Net] = {}
+
+    def net(
+        self,
+        role: str = "model",
+        *,
+        body: Tensor | None = None,
+        head: Tensor | None = None,
+        model: Tensor | None = None,
+        architecture: str | Architecture | None = None,
+    ) -> Net:
+        """A net holding the given vectors; what is not given has the run's common initial weights.
+
+        Two nets needed at the same time must have different roles: a second call with the same role reuses the module.
+        """
+        net, initial = self.modules.lend(role, architecture)
+        with torch.no_grad():
+            statistics, weights = initial.split([len(net.local_buffers), len(net.all)])
+            net.local_buffers.copy_(self.state.get(f"buffers.{role}", statistics))
+            net.all.vector = weights if model is None else model
+            if body is not None:
+                net.body.vector = body
+            if head is not None:
+                net.head.vector = head
+        self._nets[role] = net
+        return net
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """The random stream of this party, round and purpose. Phases that draw from their own streams do not disturb each other."""
+        if purpose not in self._streams:
+            self._streams[purpose] = torch_stream(self.protocol.seed, *self.keys, purpose)
+        return self._streams[purpose]
+
+    def batches(self, epochs: int | None = None, *, purpose: str = "batches") -> Iterator[tuple[Tensor, Tensor]]:
+        """Shuffled batches of the training samples, for a loop of a method's own."""
+        epochs = self.protocol.epochs if epochs is None else epochs
+        return self.samples.batches(self.protocol.batch, epochs, self.rng(purpose))
+
+    def train(
+        self,
+        part: Part,
+        *,
+        epochs: int | None = None,
+        lr: float | None = None,
+        loss: Loss = cross_entropy,
+        on: tuple[Tensor, Tensor] | None = None,
+        pull: Pull | None = None,
+        purpose: str | None = None,
+    ) -> None:
+        """SGD on one part of a net while the rest stays frozen.
+
+        A head trains on features: those given as `on` = (z, y), else those of the frozen body, embedded once when they cannot vary.
+        `pull` adds a proximal term. `purpose` names the random stream of the batches; by default it is the part's name.
+        """
+        net = part.net
+        purpose = purpose or part.name
+        if part.name == "head" and on is None and loss is cross_entropy and net.repeatable:
+            on = self.embed(net)
+        net.train()
+        if on is None:
+            batches = self.batches(epochs, purpose=purpose)
+        else:
+            epochs = self.protocol.epochs if epochs is None else epochs
+            batches = shuffled_pairs(*on, self.protocol.batch, epochs, self.rng(purpose))
+            loss = _head_loss
+        before = part.vector
+        statistics = net.embedder.state_dict() if part.name == "head" and not net.repeatable else {}
+        statistics = {name: tensor.clone() for name, tensor in statistics.items()}
+        self._descend(part, batches, loss, self.protocol.lr if lr is None else lr, pull)
+        if statistics:
+            net.embedder.load_state_dict(statistics)
+        if not torch.isfinite(part.live).all():
+            part.vector = before
+            self.warn(f"training the {part.name} diverged; its weights are back at what they were before")
+
+    def _descend(
+        self, part: Part, batches: Iterator[tuple[Tensor, Tensor]], loss: Loss, lr: float, pull: Pull | None
+    ) -> None:
+        for x, y in batches:
+            if len(y) == 1 and part.net.has_batchnorm:
+                continue  # BatchNorm has no statistics of a single sample
+            value = loss(part.net, x, y)
+            number = value.item()
+            if not math.isfinite(number):
+                self.warn(f"a step on the {part.name} was left out: its loss is {number}")
+                continue
+            self.losses.append(number)
+            part.step(value, lr, pull)
+
+    @torch.no_grad()
+    def embed(self, net: Net) -> tuple[Tensor, Tensor]:
+        """Features of the training samples, in order, and their labels."""
+        net.eval()
+        return torch.cat([net.features(x) for x, _ in self.samples.chunks()]), self.samples.y
+
+    def log(self, **values: float) -> None:
+        """Record numbers of this round (a mixing weight, a period) beside the metrics."""
+        self.logged.update({name: float(value) for name, value in values.items()})
+
+    def warn(self, message: str) -> None:
+        log.warning("%s: %s", " ".join(str(k) for k in self.keys), message)
+
+    def keep_buffers(self) -> None:
+        """Store the running statistics that stay with this party, once its work is done."""
+        for role, net in self._nets.items():
+            if len(net.local_buffers):
+                self.state[f"buffers.{role}"] = net.local_buffers.clone()
+
+
+class Client(Party):
+    """One client at work in one round."""
+
+    def __init__(
+        self,
+        modules: Modules,
+        samples: Samples,
+        protocol: Protocol,
+        state: State,
+        keys: tuple[Key, ...],
+        *,
+        id: int,
+        round: int,
+        data: ClientData,
+    ) -> None:
+        super().__init__(modules, samples, protocol, state, keys)
+        self.id = id
+        self.round = round
+        self.data = data
+
+    @property
+    def name(self) -> str:
+        return self.data.name
+
+    @property
+    def classes(self) -> int:
+        return self.modules.task.classes
+
+    @cached_property
+    def label_counts(self) -> Tensor:
+        """How many training samples of each class the client has."""
+        return torch.bincount(self.samples.y, minlength=self.classes)
+
+
+class Server(Party):
+    """The server: its state, its proxy samples (if the partition gives it any), and what it knows of the clients."""
+
+    def __init__(self, modules: Modules, proxy: Samples, protocol: Protocol, sizes: list[int]) -> None:
+        super().__init__(modules, proxy, protocol, {}, ("server", 0))
+        self.sizes = sizes
+        self.round = 0
+
+    def begin(self, round: int) -> None:
+        """Enter a round: new random streams, an empty log."""
+        self.round = round
+        self.keys = ("server", round)
+        self.logged, self.losses, self._streams = {}, [], {}
+
+
+def _head_loss(net: Net, z: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(net.classify(z), y)

@@ -1,0 +1,58 @@
+"""The protocol of an experiment: what is the same for every method under comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from fedtailor.errors import FedTailorError
+from fedtailor.registry import option
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Rounds, participation, local training and evaluation, apart from the method."""
+
+    rounds: int = option(20, "communication rounds", at_least=1)
+    join: float | tuple[float, float] = option(
+        1.0, "share of clients in each round, or [low, high] to draw the share each round"
+    )
+    dropout: float = option(0.0, "chance that a picked client drops out before it replies", at_least=0.0, at_most=1.0)
+    epochs: int = option(1, "local epochs of each round", at_least=0)
+    batch: int = option(10, "batch size of local training", at_least=1)
+    lr: float = option(0.005, "learning rate of local SGD", above=0.0)
+    seed: int = option(0, "names every random stream of the run: same seed, same numbers", at_least=0)
+    device: str = option("cpu", "where tensors live: cpu, cuda, cuda:1, mps")
+    dtype: Literal["float32", "float64"] = option("float32", "floating-point type of parameters and inputs")
+    threads: int = option(1, "threads of each worker: equal threads give equal bits", at_least=1)
+    eval_every: int = option(1, "evaluate every so many rounds (the last one always)", at_least=1)
+    eval_point: Literal["method", "after_sync", "after_train"] = option(
+        "method",
+        "what is evaluated: the model after the server's answer, after local training, or as the method's paper does",
+    )
+    bn_buffers: Literal["method", "local", "average"] = option(
+        "method", "BatchNorm statistics: kept by each client, averaged with the body, or as the method's paper does"
+    )
+
+    def __post_init__(self) -> None:
+        low, high = self.join_range
+        if not 0 < low <= high <= 1:
+            raise FedTailorError(
+                f"join = {self.join!r} is not allowed: give a share above 0 and at most 1, such as 0.3, or a range such as [0.1, 1.0]."
+            )
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError):
+            raise FedTailorError(
+                f"device = {self.device!r} is not available on this machine; device=cpu always is."
+            ) from None
+
+    @property
+    def join_range(self) -> tuple[float, float]:
+        return self.join if isinstance(self.join, tuple) else (self.join, self.join)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return torch.float64 if self.dtype == "float64" else torch.float32

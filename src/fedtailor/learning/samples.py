@@ -1,0 +1,73 @@
+"""A party's samples as a net sees them: normalized floats (or token ids) on the run's device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from fedtailor.data.federation import Federation, Split
+from fedtailor.learning.protocol import Protocol
+
+CHUNK = 512  # samples in one forward pass when nothing trains
+
+
+class Samples:
+    """Normalized once when `ready` (fast, four bytes a value), else as each batch is taken (small, memory-mapped files included)."""
+
+    def __init__(self, split: Split, federation: Federation, protocol: Protocol, *, ready: bool) -> None:
+        self.split = split
+        self.device = torch.device(protocol.device)
+        self.dtype = protocol.torch_dtype
+        channels = (-1,) + (1,) * (len(federation.shape) - 1)
+        self.mean = torch.tensor(federation.mean, dtype=self.dtype, device=self.device).view(channels)
+        self.std = torch.tensor(federation.std, dtype=self.dtype, device=self.device).view(channels)
+        self.y = split.y.to(self.device)
+        self.x = self._normalized(torch.arange(len(split))) if ready else None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: Tensor) -> Tensor:
+        return self.x[index.to(self.device)] if self.x is not None else self._normalized(index)
+
+    def batches(self, size: int, epochs: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Shuffled batches, see `shuffled`; data that is ready is gathered once an epoch."""
+        if self.x is not None:
+            yield from shuffled_pairs(self.x, self.y, size, epochs, generator)
+        else:
+            for index in shuffled(len(self), size, epochs, generator):
+                yield self.take(index), self.y[index.to(self.device)]
+
+    def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Everything in order, in large pieces."""
+        for index in torch.arange(len(self)).split(CHUNK):
+            yield self.take(index), self.y[index[0] : index[-1] + 1]
+
+    def _normalized(self, index: Tensor) -> Tensor:
+        raw = self.split.take(index).to(self.device)
+        if raw.dtype == torch.uint8:
+            return raw.to(self.dtype).div_(255).sub_(self.mean).div_(self.std)
+        return raw.to(self.dtype) if raw.is_floating_point() else raw.long()
+
+
+def shuffled(n: int, size: int, epochs: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Index batches in a new order each epoch. A ragged last batch is left out, but n < size is one batch of n."""
+    size = min(size, n)
+    for _ in range(epochs if n else 0):
+        order = torch.randperm(n, generator=generator)
+        yield from (order[start : start + size] for start in range(0, n - size + 1, size))
+
+
+def shuffled_pairs(
+    x: Tensor, y: Tensor, size: int, epochs: int, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of `shuffled` as rows of x and y."""
+    n = len(y)
+    size = min(size, n)
+    for _ in range(epochs if n else 0):
+        order = torch.randperm(n, generator=generator).to(x.device)
+        mixed_x, mixed_y = x[order], y[order]
+        for start in range(0, n - size + 1, size):
+            yield mixed_x[start : start + size], mixed_y[start : start + size]

@@ -1,0 +1,77 @@
+"""What a method is: the algorithm of one paper as a handful of short functions that speak of one round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import nn
+
+from fedtailor.learning import Client, Payload, Reply, Server, State
+from fedtailor.registry import Registry
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """Base of all methods. Dataclass fields are the hyper-parameters; the functions below are called in the order they stand here.
+
+    A method holds no state of its own: the server's is `server.state`, a client's private one is `client.state`, and nothing but the
+    payloads passes between them. Only the entries named in `up` may leave a client.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str] = ""
+    year: ClassVar[int] = 0
+    family: ClassVar[str] = ""
+    down: ClassVar[tuple[str, ...]] = ()  # what the server may send
+    up: ClassVar[tuple[str, ...]] = ()  # what a client may send
+    keeps: ClassVar[tuple[str, ...]] = ()  # what never leaves the client
+    eval_point: ClassVar[Literal["after_sync", "after_train"]] = "after_sync"
+    bn_buffers: ClassVar[Literal["local", "average"]] = "local"
+
+    def hello(self, client: Client) -> Payload:
+        """Told to the server once, before the first round (label shares, for example)."""
+        return {}
+
+    def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
+        """Set up `server.state`."""
+
+    def init(self, client: Client) -> State:
+        """The private state of a client when it is first met."""
+        return {}
+
+    def send(self, server: Server, client: int) -> Payload:
+        """What the server sends to one client."""
+        return {}
+
+    @abstractmethod
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        """Local training: may change `client.state`, returns what is sent up."""
+
+    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+        """Make the new `server.state` of the replies, which come in the order of client numbers; there is at least one."""
+
+    @property
+    def syncs_everyone(self) -> bool:
+        """Whether `sync` runs at every client after each round, participant or not."""
+        return False
+
+    def sync(self, client: Client, payload: Payload) -> None:
+        """What a client does with the server's new payload before it is evaluated; see `syncs_everyone`."""
+
+    @abstractmethod
+    def personal(self, client: Client, payload: Payload) -> nn.Module:
+        """The client's own model. `payload` is what the server would send now or, after local training, that with the client's reply."""
+
+    @property
+    def closing_steps(self) -> int:
+        """How many times `finish` runs at every client after the last round (epochs of fine-tuning)."""
+        return 0
+
+    def finish(self, client: Client, payload: Payload) -> None:
+        """One closing step of a client after the last round."""
+
+
+methods: Registry[Method] = Registry("method")

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedtailor.learning import Client, Payload, Reply, Server, weighted_mean
+from fedtailor.methods.base import Method, methods
+from fedtailor.nets.split import Net
+
+
+@methods.register("fedavg")
+@dataclass(frozen=True)
+class FedAvg(Method):
+    """One model for all: clients train it, the server averages by samples (McMahan et al., 2017)."""
+
+    paper = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data"
+    year = 2017
+    family = "baseline"
+    down = ("model",)
+    up = ("model",)
+
+    def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
+        server.state["model"] = server.net().all.vector
+
+    def send(self, server: Server, client: int) -> Payload:
+        return {"model": server.state["model"]}
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        net = client.net(model=payload["model"])
+        client.train(net.all)
+        return {"model": net.all.vector}
+
+    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+        server.state["model"] = weighted_mean(replies, "model")
+
+    def personal(self, client: Client, payload: Payload) -> Net:
+        return client.net(model=payload["model"])

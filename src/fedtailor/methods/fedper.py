@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
+from fedtailor.methods.base import Method, methods
+from fedtailor.nets.split import Net
+
+
+@methods.register("fedper")
+@dataclass(frozen=True)
+class FedPer(Method):
+    """Share the body, keep the head; train both together (Arivazhagan et al., 2019)."""
+
+    paper = "Arivazhagan et al., Federated Learning with Personalization Layers"
+    year = 2019
+    family = "model splitting"
+    down = ("body",)
+    up = ("body",)
+    keeps = ("head",)
+
+    def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
+        server.state["body"] = server.net().body.vector
+
+    def init(self, client: Client) -> State:
+        return {"head": client.net().head.vector}
+
+    def send(self, server: Server, client: int) -> Payload:
+        return {"body": server.state["body"]}
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        net = self.personal(client, payload)
+        client.train(net.all)
+        client.state["head"] = net.head.vector
+        return {"body": net.body.vector}
+
+    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+        server.state["body"] = weighted_mean(replies, "body")
+
+    def personal(self, client: Client, payload: Payload) -> Net:
+        return client.net(body=payload["body"], head=client.state["head"])

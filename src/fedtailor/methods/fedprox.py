@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedtailor.learning import Client, Payload
+from fedtailor.methods.base import methods
+from fedtailor.methods.fedavg import FedAvg
+from fedtailor.registry import option
+
+
+@methods.register("fedprox")
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """FedAvg with a proximal term μ/2·‖w − w_global‖² in local training (Li et al., 2020)."""
+
+    paper = "Li et al., Federated Optimization in Heterogeneous Networks"
+    year = 2020
+    family = "regularized"
+
+    mu: float = option(0.001, "strength of the pull to the global model; 0 is FedAvg", at_least=0.0)
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        net = client.net(model=payload["model"])
+        client.train(net.all, pull=(payload["model"], self.mu))
+        return {"model": net.all.vector}

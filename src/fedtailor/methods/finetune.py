@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedtailor.learning import Client, Payload
+from fedtailor.methods.base import methods
+from fedtailor.methods.fedavg import FedAvg
+from fedtailor.methods.fedprox import FedProx
+from fedtailor.nets.split import Net
+from fedtailor.registry import option
+
+
+@methods.register("fedavg-ft")
+@dataclass(frozen=True)
+class FedAvgFT(FedAvg):
+    """FedAvg to the end, then every client fine-tunes the final global model on its own samples."""
+
+    family = "fine-tuning"
+    keeps = ("personal",)
+
+    ft_epochs: int = option(25, "epochs of fine-tuning after the last round", at_least=0)
+
+    @property
+    def closing_steps(self) -> int:
+        return self.ft_epochs
+
+    def finish(self, client: Client, payload: Payload) -> None:
+        net = self.personal(client, payload)
+        client.train(net.all, epochs=1)
+        client.state["personal"] = net.all.vector
+
+    def personal(self, client: Client, payload: Payload) -> Net:
+        return client.net(model=client.state.get("personal", payload.get("model")))
+
+
+@methods.register("fedprox-ft")
+@dataclass(frozen=True)
+class FedProxFT(FedAvgFT, FedProx):
+    """FedProx to the end, then every client fine-tunes the final global model, without the proximal term."""
