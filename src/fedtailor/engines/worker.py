@@ -1,0 +1,122 @@
+"""A worker owns clients: their samples, their private states, and the modules they take turns in."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from fedtailor.data.federation import Federation, Split
+from fedtailor.engines.base import Outcome
+from fedtailor.learning import Client, Payload, Protocol, State
+from fedtailor.learning.party import Modules
+from fedtailor.learning.samples import Samples
+from fedtailor.learning.scoring import Score, score
+from fedtailor.methods.base import Method
+from fedtailor.nets.architecture import Architecture
+from fedtailor.nets.split import Net
+from fedtailor.randomness import Key, seeded
+
+READY_LIMIT = 2 * 1024**3  # a federation larger than this, as floats, is normalized batch by batch
+
+
+class Worker:
+    """Runs a method's client side, one client at a time."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        method: Method,
+        net: str | Architecture | nn.Module,
+        head: str | None,
+        protocol: Protocol,
+    ) -> None:
+        self.federation = federation
+        self.method = method
+        self.protocol = protocol
+        buffers = method.bn_buffers if protocol.bn_buffers == "method" else protocol.bn_buffers
+        self.modules = Modules(net, head, federation.task, protocol, carry_buffers=buffers == "average")
+        self.states: dict[int, State] = {}
+        values = sum(len(c.train) + len(c.test) for c in federation.clients) * torch.Size(federation.shape).numel()
+        self.ready = values * protocol.torch_dtype.itemsize <= READY_LIMIT
+        self._samples: dict[tuple[int, str], Samples] = {}
+
+    def samples(self, split: Split, key: tuple[int, str]) -> Samples:
+        if key not in self._samples:
+            self._samples[key] = Samples(split, self.federation, self.protocol, ready=self.ready)
+        return self._samples[key]
+
+    def hello(self, id: int) -> Payload:
+        return self._audited(self.method.hello(self._client(id, 0, "hello")))
+
+    def fit(self, id: int, round: int, payload: Payload, *, evaluate: bool) -> Outcome:
+        client = self._client(id, round, "fit")
+        with seeded(self.protocol.seed, *client.keys):
+            up = self._audited(self.method.fit(client, payload))
+        self._keep(client)
+        result = score(self.method.personal(client, {**payload, **up}), self._test(id)) if evaluate else None
+        loss = sum(client.losses) / len(client.losses) if client.losses else float("nan")
+        return Outcome(up, len(client.samples), loss, result, client.logged)
+
+    def sync(self, id: int, round: int, payload: Payload) -> None:
+        client = self._client(id, round, "sync")
+        with seeded(self.protocol.seed, *client.keys):
+            self.method.sync(client, payload)
+        self._keep(client)
+
+    def finish(self, id: int, step: int, payload: Payload) -> None:
+        client = self._client(id, step, "finish")
+        with seeded(self.protocol.seed, *client.keys):
+            self.method.finish(client, payload)
+        self._keep(client)
+
+    def evaluate(self, id: int, round: int, payload: Payload) -> Score:
+        if not len(self.federation.clients[id].test):
+            return Score()
+        return score(self._personal(id, round, payload), self._test(id))
+
+    def personal(self, id: int, payload: Payload) -> nn.Module:
+        model = self._personal(id, 0, payload)
+        return model.plain() if isinstance(model, Net) else copy.deepcopy(model)
+
+    def state(self, id: int) -> State:
+        """The client's private state; one that was never met has its initial state, which is not stored."""
+        return self.states.get(id) or self._client(id, 0, "state").state
+
+    def _personal(self, id: int, round: int, payload: Payload) -> nn.Module:
+        client = self._client(id, round, "evaluate")
+        with seeded(self.protocol.seed, *client.keys):
+            return self.method.personal(client, payload)
+
+    def _client(self, id: int, round: int, purpose: str) -> Client:
+        keys: tuple[Key, ...] = (purpose, round, id)
+        data = self.federation.clients[id]
+        samples = self.samples(data.train, (id, "train"))
+        client = Client(
+            self.modules, samples, self.protocol, self.states.get(id, {}), keys, id=id, round=round, data=data
+        )
+        if id not in self.states:
+            client.state.update(self.method.init(client))
+        return client
+
+    def _test(self, id: int) -> Samples:
+        return self.samples(self.federation.clients[id].test, (id, "test"))
+
+    def _keep(self, client: Client) -> None:
+        client.keep_buffers()
+        for name, value in client.state.items():
+            if not isinstance(value, Tensor):
+                raise TypeError(
+                    f"{self.method.name}: client.state[{name!r}] must be a tensor, not {type(value).__name__}"
+                )
+        self.states[client.id] = client.state
+
+    def _audited(self, up: Payload) -> Payload:
+        """Nothing leaves a client that its method does not declare."""
+        undeclared = set(up) - set(self.method.up)
+        if undeclared:
+            raise TypeError(
+                f"{self.method.name} tries to send {sorted(undeclared)}, but declares only up = {self.method.up}"
+            )
+        return up

@@ -1,0 +1,181 @@
+"""A run's config: from TOML and key=value words to checked objects, and back to TOML that runs again as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import fedtailor.data.partitions
+import fedtailor.data.sources  # noqa: F401  (both register what they hold)
+from fedtailor.data.federation import Federation
+from fedtailor.data.partition import Partition, partitions
+from fedtailor.data.pool import Source, data_root, sources
+from fedtailor.errors import FedTailorError, nearest
+from fedtailor.learning.protocol import Protocol
+from fedtailor.methods import Method, methods
+from fedtailor.nets import Architecture, nets
+from fedtailor.randomness import numpy_stream
+from fedtailor.registry import Registry, build, option, options
+
+CHOICES: dict[str, Registry[Any]] = {"method": methods, "data": sources, "partition": partitions, "net": nets}
+
+
+@dataclass(frozen=True)
+class Settings(Protocol):
+    """The plain keys of a config: the protocol, and how the run itself is done."""
+
+    clients: int = option(0, "number of clients (0: as many as the data names, else 20)", at_least=0)
+    engine: Literal["inline"] = option("inline", "who carries the payloads")
+    checkpoint_every: int = option(
+        5, "save the run's state every so many rounds (0: only at the end of rounds)", at_least=0
+    )
+    save_models: bool = option(True, "save every client's personal model at the end")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Options that every data set has."""
+
+    root: str = option("", "folder that holds data sets (default: FEDTAILOR_DATA, else a cache folder)")
+    fraction: float = option(1.0, "use only this share of the samples, drawn at random", above=0.0, at_most=1.0)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run depends on."""
+
+    settings: Settings
+    method: Method
+    data: Source
+    data_settings: DataSettings
+    partition: Partition
+    net: Architecture
+
+    @classmethod
+    def load(cls, path: Path | None = None, words: Iterable[str] = ()) -> Config:
+        """The config of a TOML file (or the default one) with key=value words laid over it."""
+        values = read_toml(path) if path is not None else {}
+        for word in words:
+            lay_over(values, word)
+        return cls.from_values(values)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Config:
+        plain = {k: v for k, v in values.items() if k not in CHOICES}
+        known = options_of(Settings)
+        for key in plain:
+            if key not in known:
+                allowed = ", ".join([*CHOICES, *known])
+                raise FedTailorError(f"Unknown key '{key}'.{nearest(key, [*CHOICES, *known])} Allowed: {allowed}.")
+        defaults = {"method": "fedrep", "data": "digits"}
+        chosen: dict[str, Any] = {}
+        for kind, registry in CHOICES.items():
+            table = values.get(kind, {})
+            table = {"name": table} if isinstance(table, str) else dict(table)
+            name = table.pop("name", defaults.get(kind))
+            if kind == "data":
+                common = {k: table.pop(k) for k in list(table) if k in options_of(DataSettings)}
+                chosen["data_settings"] = build(DataSettings, common, "data")
+            chosen[kind] = registry.build(name, table)
+            if kind == "data":
+                defaults |= {"net": chosen[kind].fitting_net, "partition": chosen[kind].fitting_partition}
+        settings = build(Settings, plain)
+        if settings.clients == 0 and chosen["partition"].name != "natural":
+            settings = dataclasses.replace(settings, clients=20)
+        return cls(settings, **chosen)
+
+    def federation(self) -> Federation:
+        """Read the data and deal it to the clients."""
+        pool = self.data.read(data_root(self.data_settings.root))
+        if self.data_settings.fraction < 1:
+            rng = numpy_stream(self.settings.seed, "fraction")
+            count = max(1, round(len(pool) * self.data_settings.fraction))
+            rows = rng.choice(len(pool), count, replace=False)
+            rows.sort()
+            pool = pool.subset(rows)
+        return Federation.from_pool(pool, self.partition, clients=self.settings.clients, seed=self.settings.seed)
+
+    def values(self) -> dict[str, Any]:
+        """As plain values, every option spelled out."""
+        tables: dict[str, Any] = {k: v for k, v in dataclasses.asdict(self.settings).items() if v is not None}
+        for kind in CHOICES:
+            part = getattr(self, kind)
+            tables[kind] = {"name": getattr(part, "file", part.name), **_given(part)}
+            if kind == "data":
+                tables[kind] |= dataclasses.asdict(self.data_settings)
+        return tables
+
+    def to_toml(self) -> str:
+        return write_toml(self.values())
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise FedTailorError(f"The config file '{path}' does not exist.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FedTailorError(f"The config file '{path}' is not valid TOML: {error}.") from None
+
+
+def write_toml(values: Mapping[str, Any]) -> str:
+    """Plain values first, then one table for each mapping."""
+    lines = [f"{key} = {_toml(value)}" for key, value in values.items() if not isinstance(value, Mapping)]
+    for key, table in values.items():
+        if isinstance(table, Mapping):
+            lines += ["", f"[{key}]", *(f"{k} = {_toml(v)}" for k, v in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def lay_over(values: dict[str, Any], word: str) -> None:
+    """Apply one key=value word: method=fedrep names a thing (and drops the options of another), method.head_epochs=5 sets an option."""
+    key, sign, text = word.partition("=")
+    if not sign or not key:
+        raise FedTailorError(f"'{word}' is not of the form key=value, such as rounds=5 or method.head_epochs=2.")
+    head, dot, option_name = key.partition(".")
+    if dot and head not in CHOICES:
+        raise FedTailorError(
+            f"Unknown key '{key}'.{nearest(head, CHOICES)} Dotted keys start with: {', '.join(CHOICES)}."
+        )
+    if head not in CHOICES:
+        values[key] = _parse(text)
+        return
+    table = values.get(head, {})
+    table = {"name": table} if isinstance(table, str) else dict(table)
+    if dot:
+        table[option_name] = _parse(text)
+    elif table.get("name") != text:
+        common = options_of(DataSettings) if head == "data" else []
+        table = {"name": text, **{k: v for k, v in table.items() if k in common or "name" not in table}}
+    values[head] = table
+
+
+def options_of(cls: type) -> list[str]:
+    return [option.name for option in options(cls)]
+
+
+def _given(part: Any) -> dict[str, Any]:
+    return {k: v for k, v in dataclasses.asdict(part).items() if v is not None}
+
+
+def _parse(text: str) -> Any:
+    """A TOML value if it is one, else the text itself."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    return json.dumps(str(value), ensure_ascii=False)

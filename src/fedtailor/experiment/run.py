@@ -1,0 +1,101 @@
+"""One experiment from its config to a complete run folder, or from a checkpoint on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedtailor.experiment.checkpoint import Checkpoint, load_latest, save
+from fedtailor.experiment.config import Config
+from fedtailor.experiment.folder import RunFolder
+from fedtailor.experiment.simulation import Record, Simulation
+
+Watch = Callable[[Record], None]
+
+
+@dataclass
+class Stop:
+    """Set by the first Ctrl-C: the round under way is finished and saved, then the run ends. A second Ctrl-C ends it at once."""
+
+    asked: bool = False
+
+
+def start(config: Config, path: Path, watch: Watch = lambda record: None, stop: Stop | None = None) -> Simulation:
+    """Run an experiment into a new folder."""
+    federation = config.federation()
+    simulation = Simulation(
+        federation, config.method, config.net, engine=config.settings.engine, protocol=config.settings
+    )
+    folder = RunFolder.create(path, config)
+    folder.append_ledger(simulation)
+    federation.plot(path / "labels.png")
+    return _carry_out(simulation, config, folder, watch, stop or Stop())
+
+
+def resume(path: Path, watch: Watch = lambda record: None, stop: Stop | None = None) -> Simulation:
+    """Carry on an interrupted run from its last whole checkpoint; the result is that of a run never interrupted."""
+    folder = RunFolder.open(path)
+    config = Config.load(folder.config)
+    simulation = Simulation(
+        config.federation(), config.method, config.net, engine=config.settings.engine, protocol=config.settings
+    )
+    checkpoint = load_latest(folder.checkpoints, config.settings.device)
+    if checkpoint is not None:
+        folder.cut_back(checkpoint.round)
+        simulation.restore(checkpoint.round, checkpoint.server, checkpoint.clients, folder.records())
+    else:
+        folder.cut_back(0)
+    folder.restore_ledger(simulation.ledger)
+    return _carry_out(simulation, config, folder, watch, stop or Stop())
+
+
+def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch: Watch, stop: Stop) -> Simulation:
+    every = config.settings.checkpoint_every
+    state = "failed"
+    try:
+        folder.status("running", simulation.round)
+        while not simulation.finished:
+            record = simulation.step()
+            folder.append(record, simulation)
+            in_rounds = record["phase"] == "round"
+            due = stop.asked or simulation.round == config.settings.rounds or (every and simulation.round % every == 0)
+            if in_rounds and due:
+                save(
+                    folder.checkpoints,
+                    Checkpoint(simulation.round, simulation.server.state, simulation.engine.states()),
+                )
+            watch(record)
+            if stop.asked:
+                break
+        state = "finished" if simulation.finished else "interrupted"
+    except KeyboardInterrupt:
+        state = "interrupted"
+        raise
+    finally:
+        folder.status(state, simulation.round)
+        if simulation.metrics and state != "failed":
+            folder.write_clients(simulation)
+    if state == "finished" and config.settings.save_models:
+        folder.write_models(simulation)
+    return simulation
+
+
+@contextmanager
+def polite_stop(say: Callable[[str], None]) -> Iterator[Stop]:
+    """Within this context the first Ctrl-C asks for a stop after the round under way."""
+    stop = Stop()
+
+    def on_interrupt(number: int, frame: object) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+        say("Stopping after this round; Ctrl-C again stops at once.")
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)

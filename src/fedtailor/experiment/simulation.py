@@ -1,0 +1,259 @@
+"""A federation, a method and a protocol, stepped round by round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from fedtailor.data.federation import Federation
+from fedtailor.engines import engines
+from fedtailor.engines.base import Outcome
+from fedtailor.engines.worker import Worker
+from fedtailor.errors import FedTailorError
+from fedtailor.experiment.evaluation import summarize
+from fedtailor.experiment.ledger import Ledger
+from fedtailor.experiment.sampling import select
+from fedtailor.learning import Payload, Protocol, Reply, Server, State
+from fedtailor.learning.party import Modules
+from fedtailor.learning.samples import Samples
+from fedtailor.learning.scoring import Score
+from fedtailor.methods import Method, methods
+from fedtailor.nets.architecture import Architecture
+from fedtailor.registry import build
+
+Record = dict[str, Any]  # one line of metrics.jsonl
+
+
+@dataclass
+class Traffic:
+    """The payloads of one round, by client: what went down, what came up."""
+
+    down: dict[int, Payload] = field(default_factory=dict)
+    up: dict[int, Payload] = field(default_factory=dict)
+
+
+class Simulation:
+    """Runs a method on a federation in this process; `for record in simulation` yields the metrics of each round.
+
+    Everything a researcher wants to look at between rounds is open: `server.state`, `state(client)`, `traffic.down` and `traffic.up`
+    (the last round's payloads), `scores`, `ledger`, `metrics`. A vector becomes tensors by name with `server.net().body.named(vector)`.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        method: str | Method = "fedavg",
+        net: str | Architecture | nn.Module = "cnn",
+        *,
+        head: str | None = None,
+        engine: str = "inline",
+        protocol: Protocol | None = None,
+        **settings: Any,
+    ) -> None:
+        """`settings` are the protocol's options, such as rounds=20, lr=0.01, join=0.5, seed=1; `head` names the net's head submodule."""
+        if protocol is not None and settings:
+            raise FedTailorError(f"Give either a protocol or its options ({', '.join(settings)}), not both.")
+        self.federation = federation
+        self.protocol = protocol or build(Protocol, settings)
+        self.method = methods.build(method, {}) if isinstance(method, str) else method
+        worker = Worker(federation, self.method, net, head, self.protocol)
+        self.engine = engines[engine](worker)
+        self.worker = worker
+        sizes = [len(c.train) for c in federation.clients]
+        modules = Modules(net, head, federation.task, self.protocol, worker.modules.carry_buffers)
+        proxy = Samples(federation.server, federation, self.protocol, ready=worker.ready)
+        self.server = Server(modules, proxy, self.protocol, sizes)
+        self.candidates = [i for i, size in enumerate(sizes) if size]
+        self.everyone = list(range(len(sizes)))
+        self.round = 0
+        self.closed = 0
+        self.metrics: list[Record] = []
+        self.scores: dict[int, Score] = {}
+        self.outcomes: dict[int, Outcome] = {}
+        self.traffic = Traffic()
+        self.ledger = Ledger()
+        with self._threads():
+            self.method.start(self.server, self._hellos())
+
+    # -- stepping ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        return self.round >= self.protocol.rounds and self.closed >= self.method.closing_steps
+
+    def __iter__(self) -> Iterator[Record]:
+        while not self.finished:
+            yield self.step()
+
+    def run(self, watch: Callable[[Record], None] | None = None) -> Self:
+        """All rounds that are left, and the closing steps."""
+        for record in self:
+            if watch is not None:
+                watch(record)
+        return self
+
+    def step(self) -> Record:
+        """One round or, after the last round, one closing step."""
+        with self._threads():
+            record = self._round() if self.round < self.protocol.rounds else self._closing_step()
+        self.metrics.append(record)
+        return record
+
+    def _round(self) -> Record:
+        self.round += 1
+        self.server.begin(self.round)
+        self.traffic = Traffic()
+        self.ledger.open_round()
+        due = self.round % self.protocol.eval_every == 0 or self.round == self.protocol.rounds
+        chosen = select(self.protocol, self.candidates, self.round)
+        clock = Clock()
+
+        self.traffic.down = {i: self._send(i) for i in chosen.picked}
+        clock.lap("communication")
+        self.outcomes = self.engine.fit(
+            self.round, chosen.replying, self.traffic.down.__getitem__, evaluate=due and self._after_train
+        )
+        clock.lap("training")
+        self.traffic.up = {i: outcome.up for i, outcome in self.outcomes.items()}
+        replies = [Reply(i, outcome.samples, outcome.up) for i, outcome in self.outcomes.items()]
+        if replies:
+            self.method.gather(self.server, replies)
+        self._enter_in_ledger()
+        clock.lap("communication")
+        self._evaluate(due)
+        clock.lap("evaluation")
+
+        losses = [o.loss for o in self.outcomes.values()]
+        return {
+            "round": self.round,
+            "phase": "round",
+            **self._quality(due),
+            "train_loss": sum(losses) / len(losses) if losses else float("nan"),
+            "picked": len(chosen.picked),
+            "replied": len(chosen.replying),
+            "bytes_up": self.ledger.bytes("up"),
+            "bytes_down": self.ledger.bytes("down"),
+            **clock.seconds,
+            **self.server.logged,
+        }
+
+    def _closing_step(self) -> Record:
+        self.closed += 1
+        clock = Clock()
+        self.traffic = Traffic()
+        if self.closed == 1:
+            self.traffic.down = {i: self._send(i) for i in self.everyone}
+        self.ledger.open_round()
+        self.ledger.enter(self.round, "down", self.traffic.down)
+        self.engine.finish(self.closed, self.candidates, self._send)
+        clock.lap("training")
+        self.scores = self.engine.evaluate(self.round, self.everyone, self._send, sync=False)
+        clock.lap("evaluation")
+        return {
+            "round": self.round,
+            "phase": "finish",
+            "step": self.closed,
+            **self._quality(True),
+            "bytes_up": 0,
+            "bytes_down": self.ledger.bytes("down"),
+            **clock.seconds,
+        }
+
+    def _evaluate(self, due: bool) -> None:
+        sync = self.method.syncs_everyone
+        if due:
+            trained = {i: o.score for i, o in self.outcomes.items() if o.score is not None}
+            others = [i for i in self.everyone if i not in trained]
+            scores = self.engine.evaluate(self.round, others, self._send, sync=sync)
+            self.scores = dict(sorted({**scores, **trained}.items()))
+        elif sync:
+            self.engine.sync(self.round, self.everyone, self._send)
+
+    def _quality(self, due: bool) -> Record:
+        """The metrics of this evaluation and the best pooled accuracy so far (of rounds and closing steps apart)."""
+        phase = "round" if self.closed == 0 else "finish"
+        now = summarize(self.scores) if due else dict.fromkeys(summarize({}))
+        seen = [r for r in self.metrics if r["phase"] == phase and r["accuracy"] is not None] + ([now] if due else [])
+        best = max(seen, key=lambda r: r["accuracy"], default={"accuracy": None, "accuracy_mean": None})
+        return {
+            **now,
+            "best_accuracy": best["accuracy"],
+            "best_accuracy_mean": best["accuracy_mean"],
+            "best_round": best.get("round", self.round),
+        }
+
+    # -- what passes between the parties ----------------------------------------------------------------------------------------
+
+    @property
+    def _after_train(self) -> bool:
+        point = self.method.eval_point if self.protocol.eval_point == "method" else self.protocol.eval_point
+        return point == "after_train"
+
+    def _hellos(self) -> dict[int, Payload]:
+        if type(self.method).hello is Method.hello:
+            return {}
+        hellos = self.engine.hello(self.everyone)
+        self.ledger.enter(0, "up", hellos)
+        return hellos
+
+    def _send(self, client: int) -> Payload:
+        payload = self.method.send(self.server, client)
+        undeclared = set(payload) - set(self.method.down)
+        if undeclared:
+            raise TypeError(
+                f"{self.method.name} sends {sorted(undeclared)}, but declares only down = {self.method.down}"
+            )
+        return payload
+
+    def _enter_in_ledger(self) -> None:
+        """Weigh the round. Where everyone is synced after each round, that is the delivery, and it is weighed once."""
+        self.ledger.enter(self.round, "up", self.traffic.up)
+        if not self.method.syncs_everyone or self.round == 1:
+            self.ledger.enter(self.round, "down", self.traffic.down)
+        if self.method.syncs_everyone:
+            self.ledger.enter(self.round, "down", {i: self._send(i) for i in self.everyone})
+
+    # -- looking at it ----------------------------------------------------------------------------------------------------------
+
+    def state(self, client: int) -> State:
+        """A client's private state."""
+        return self.worker.state(client)
+
+    def personal(self, client: int) -> nn.Module:
+        """A client's personal model now, as an independent plain module."""
+        return self.engine.personal(client, self._send(client))
+
+    def restore(self, round: int, server: State, clients: Mapping[int, State], metrics: list[Record]) -> None:
+        """Go back to the end of a round, as a checkpoint kept it."""
+        self.round, self.closed = round, 0
+        self.server.state = dict(server)
+        self.engine.restore(clients)
+        self.metrics = [r for r in metrics if r["round"] <= round and r["phase"] == "round"]
+
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.protocol.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+class Clock:
+    """Seconds spent in each activity of a round."""
+
+    def __init__(self) -> None:
+        self.seconds = {"seconds_training": 0.0, "seconds_evaluation": 0.0, "seconds_communication": 0.0}
+        self._last = time.perf_counter()
+
+    def lap(self, activity: str) -> None:
+        now = time.perf_counter()
+        self.seconds[f"seconds_{activity}"] += now - self._last
+        self._last = now

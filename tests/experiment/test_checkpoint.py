@@ -1,0 +1,63 @@
+"""Checkpoints: exact, atomic, and damage is noticed."""
+
+from __future__ import annotations
+
+import torch
+
+from fedtailor.experiment.checkpoint import Checkpoint, load_latest, save
+
+
+def make(round: int) -> Checkpoint:
+    shared = torch.randn(3, generator=torch.Generator().manual_seed(round))
+    server = {"body": shared, "period": torch.tensor(round), "known": torch.tensor([True, False])}
+    return Checkpoint(round, server, {0: {"head": shared}, 7: {"head": shared.double(), "seen": torch.tensor(3)}, 9: {}})
+
+
+def same(a: Checkpoint, b: Checkpoint) -> bool:
+    def flat(c: Checkpoint) -> dict:
+        return {("server", k): v for k, v in c.server.items()} | {(i, k): v for i, s in c.clients.items() for k, v in s.items()}
+
+    x, y = flat(a), flat(b)
+    return a.clients.keys() == b.clients.keys() and x.keys() == y.keys() and all(torch.equal(x[k], y[k]) and x[k].dtype == y[k].dtype for k in x)
+
+
+def test_what_is_saved_comes_back_to_the_bit(tmp_path):
+    save(tmp_path, make(4))
+    loaded = load_latest(tmp_path)
+    assert loaded.round == 4
+    assert same(loaded, make(4))
+
+
+def test_the_last_two_are_kept(tmp_path):
+    for round in (1, 2, 3):
+        save(tmp_path, make(round))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["round-000002", "round-000003"]
+
+
+def test_a_damaged_one_is_named_and_the_one_before_used(tmp_path, caplog):
+    for round in (1, 2):
+        save(tmp_path, make(round))
+    victim = tmp_path / "round-000002" / "server.safetensors"
+    data = bytearray(victim.read_bytes())
+    data[-1] ^= 1
+    victim.write_bytes(data)
+    assert same(load_latest(tmp_path), make(1))
+    assert "round-000002 is damaged (server.safetensors does not match its checksum)" in caplog.text
+
+
+def test_truncated_missing_and_garbage_files_count_as_damage(tmp_path):
+    for round in (1, 2, 3):
+        save(tmp_path, make(round))
+    (tmp_path / "round-000003" / "clients.safetensors").unlink()
+    (tmp_path / "round-000002" / "checkpoint.json").write_text("{")
+    assert load_latest(tmp_path) is None
+
+
+def test_a_draft_left_by_a_kill_is_not_a_checkpoint(tmp_path):
+    save(tmp_path, make(1))
+    draft = tmp_path / ".draft-000002"
+    draft.mkdir()
+    (draft / "server.safetensors").write_bytes(b"half")
+    assert load_latest(tmp_path).round == 1
+    save(tmp_path, make(2))
+    assert load_latest(tmp_path).round == 2

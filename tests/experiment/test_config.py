@@ -1,0 +1,110 @@
+"""A config: words, files, defaults, and errors that help."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedtailor import Config, FedTailorError
+from fedtailor.experiment.config import read_toml
+
+
+def test_words_reach_the_right_place():
+    words = ["method=fedrep", "method.head_epochs=5", "partition.beta=0.3", "lr=0.1", "join=[0.2, 0.9]", "net=lenet", "seed=4"]
+    config = Config.load(words=words)
+    assert config.method.head_epochs == 5
+    assert config.partition.beta == 0.3
+    assert config.net.name == "lenet"
+    assert (config.settings.lr, config.settings.join_range, config.settings.seed) == (0.1, (0.2, 0.9), 4)
+
+
+def test_the_written_config_is_complete_and_reads_back_the_same(tmp_path):
+    config = Config.load(words=["method=fedprox", "method.mu=0.5", "data.fraction=0.5", "join=[0.1,1.0]", "net=mlp", "net.hidden=[7,8]"])
+    path = tmp_path / "config.toml"
+    path.write_text(config.to_toml())
+    again = Config.load(path)
+    assert again == config
+    assert again.to_toml() == config.to_toml()
+    assert read_toml(path)["method"] == {"name": "fedprox", "mu": 0.5}
+    assert read_toml(path)["clients"] == 20
+
+
+def test_naming_another_method_drops_the_options_of_the_first(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text('[method]\nname = "fedrep"\nhead_epochs = 3\n[data]\nname = "digits"\nfraction = 0.5\n')
+    assert Config.load(path, ["method=fedprox"]).method.mu == 0.001
+    assert Config.load(path, ["method=fedrep"]).method.head_epochs == 3
+    assert Config.load(path, ["data=mnist"]).data_settings.fraction == 0.5
+
+
+def test_data_brings_a_net_and_a_partition_that_fit():
+    assert Config.load(words=["data=agnews"]).net.name == "fasttext"
+    har = Config.load(words=["data=har"])
+    assert (har.net.name, har.partition.name, har.settings.clients) == ("cnn1d", "natural", 0)
+    assert Config.load(words=["data=har", "net=mlp", "partition=iid"]).net.name == "mlp"
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("ruonds=3", "Unknown key 'ruonds'. Did you mean 'rounds'?"),
+        ("method=fedraep", "Did you mean 'fedrep'?"),
+        ("method.head_epoch=2", "Unknown key 'method.head_epoch'. Did you mean 'head_epochs'?"),
+        ("partition.bta=2", "Did you mean 'beta'?"),
+        ("data.fractoin=2", "Unknown key 'data.fractoin'"),
+        ("method.head_epochs=many", "method.head_epochs = 'many' is not allowed: expected int ≥ 0"),
+        ("lr=0", "lr = 0 is not allowed: expected float > 0"),
+        ("dtype=float16", "expected float32 | float64"),
+        ("join=1.5", "join = 1.5 is not allowed"),
+        ("rounds", "not of the form key=value"),
+        ("mehtod.x=1", "Did you mean 'method'?"),
+        ("device=tpu", "device = 'tpu' is not available"),
+    ],
+)
+def test_mistakes_are_named_with_what_is_allowed(word, message):
+    with pytest.raises(FedTailorError) as error:
+        Config.load(words=[word])
+    assert message in str(error.value)
+
+
+def test_a_broken_or_missing_file_is_named(tmp_path):
+    path = tmp_path / "bad.toml"
+    path.write_text("rounds = = 3")
+    with pytest.raises(FedTailorError, match="bad.toml' is not valid TOML"):
+        Config.load(path)
+    with pytest.raises(FedTailorError, match="does not exist"):
+        Config.load(tmp_path / "none.toml")
+
+
+def test_a_fraction_of_the_data_is_drawn_by_the_seed():
+    sizes = []
+    for seed in (0, 0, 1):
+        federation = Config.load(words=["data.fraction=0.5", f"seed={seed}", "partition=iid"]).federation()
+        sizes.append([c.train.y.tolist() for c in federation.clients])
+    assert sizes[0] == sizes[1] != sizes[2]
+    assert sum(len(c.train) + len(c.test) for c in federation.clients) == round(1797 / 2)
+
+
+METHOD = '''
+from dataclasses import dataclass
+from fedtailor.methods import methods
+from fedtailor.methods.fedavg import FedAvg
+from fedtailor.registry import option
+
+@methods.register("mine")
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    """My own."""
+    strength: float = option(0.5, "how much")
+'''
+
+
+def test_a_method_in_a_file_of_ones_own(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(METHOD)
+    config = Config.load(words=[f"method={path}", "method.strength=2"])
+    assert config.method.strength == 2.0
+    again = tmp_path / "config.toml"
+    again.write_text(config.to_toml())
+    assert Config.load(again).values() == config.values()
+    with pytest.raises(FedTailorError, match="does not exist"):
+        Config.load(words=["method=nowhere.py"])

@@ -1,0 +1,132 @@
+"""Runs: their folder, and that an interrupted run ends as if it had never been interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from fedtailor import Config
+from fedtailor.experiment.folder import RunFolder, read_lines
+from fedtailor.experiment.run import Stop, resume, start
+
+WORDS = ["rounds=7", "clients=5", "partition=iid", "net=mlp", "net.hidden=[8]", "join=0.6", "dropout=0.2", "checkpoint_every=2"]
+
+
+def config(*words: str) -> Config:
+    return Config.load(words=[*WORDS, *words])
+
+
+def numbers(folder: Path) -> list[dict]:
+    return [{k: v for k, v in r.items() if not k.startswith("seconds_")} for r in read_lines(folder / "metrics.jsonl")]
+
+
+def same_runs(a: Path, b: Path) -> bool:
+    models = sorted(p.name for p in (a / "models").iterdir())
+    assert models == sorted(p.name for p in (b / "models").iterdir())
+    equal = all((load_file(a / "models" / m)[k] == t).all() for m in models for k, t in load_file(b / "models" / m).items())
+    texts = all((a / f).read_text() == (b / f).read_text() for f in ("ledger.csv", "clients.csv", "clients.jsonl"))
+    return equal and texts and numbers(a) == numbers(b)
+
+
+@pytest.mark.parametrize("method", ["fedrep", "fedavg-ft"])
+def test_a_run_stopped_and_resumed_ends_to_the_bit_like_one_never_stopped(tmp_path, method):
+    extra = [f"method={method}"] + (["method.ft_epochs=2"] if method == "fedavg-ft" else [])
+    start(config(*extra), tmp_path / "whole")
+    stop = Stop()
+
+    def watch(record):
+        stop.asked = record["round"] == 3
+
+    start(config(*extra), tmp_path / "parts", watch, stop)
+    assert json.loads((tmp_path / "parts" / "status.json").read_text())["state"] == "interrupted"
+    resume(tmp_path / "parts")
+    assert same_runs(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_resuming_falls_back_to_the_checkpoint_before_a_damaged_one(tmp_path, caplog):
+    start(config(), tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "damaged")
+    newest = max((tmp_path / "damaged" / "checkpoints").iterdir())
+    (newest / "clients.safetensors").write_bytes(b"\0" * 10)
+    shutil.rmtree(tmp_path / "damaged" / "models")
+    resume(tmp_path / "damaged")
+    assert f"{newest.name} is damaged" in caplog.text
+    assert same_runs(tmp_path / "whole", tmp_path / "damaged")
+
+
+def test_without_any_checkpoint_a_resumed_run_starts_over(tmp_path):
+    start(config(), tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "bare")
+    shutil.rmtree(tmp_path / "bare" / "checkpoints")
+    resume(tmp_path / "bare")
+    assert same_runs(tmp_path / "whole", tmp_path / "bare")
+
+
+def test_the_folder_holds_all_of_a_run(tmp_path):
+    simulation = start(config("method=fedper"), tmp_path / "run")
+    folder = RunFolder.open(tmp_path / "run")
+    records = folder.records()
+    assert [r["round"] for r in records] == list(range(1, 8))
+    wanted = {"accuracy", "accuracy_mean", "best_accuracy", "loss", "spread", "worst_decile", "bytes_up", "bytes_down"}
+    assert wanted | {"seconds_training", "seconds_evaluation", "seconds_communication"} <= set(records[0])
+    assert (folder.path / "labels.png").stat().st_size > 1000
+    rows = (folder.path / "ledger.csv").read_text().splitlines()[1:]
+    up = sum(int(r.split(",")[4]) for r in rows if ",up," in r)
+    assert up == sum(r["bytes_up"] for r in records)
+    model, module = load_file(folder.models / "client-00002.safetensors"), simulation.personal(2)
+    module.load_state_dict(model)  # names and shapes are the module's own
+    assert json.loads((folder.path / "versions.json").read_text())["torch"]
+
+
+def test_a_runs_own_config_runs_again_to_the_same_numbers(tmp_path):
+    start(config(), tmp_path / "first")
+    start(Config.load(tmp_path / "first" / "config.toml"), tmp_path / "second")
+    assert same_runs(tmp_path / "first", tmp_path / "second")
+
+
+def launch(folder: Path, *words: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "fedtailor.cli", "run", *WORDS, "rounds=60", *words, "--out", str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for_round(folder: Path, round: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if len(read_lines(folder / "metrics.jsonl")) >= round:
+            return
+        time.sleep(0.01)
+    raise AssertionError("the run did not get that far")
+
+
+def test_kill_9_and_resume(tmp_path):
+    process = launch(tmp_path / "killed")
+    wait_for_round(tmp_path / "killed", 9)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    with (tmp_path / "killed" / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 99, "pha')  # a line cut short
+    resume(tmp_path / "killed")
+    start(config("rounds=60"), tmp_path / "whole")
+    assert same_runs(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_ctrl_c_leaves_a_valid_folder(tmp_path):
+    process = launch(tmp_path / "run", "rounds=2000")
+    wait_for_round(tmp_path / "run", 3)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "fedtailor run --resume" in output
+    assert "Traceback" not in output
+    records = RunFolder.open(tmp_path / "run").records()
+    assert [r["round"] for r in records] == list(range(1, len(records) + 1))
+    assert (tmp_path / "run" / "accuracy.png").exists()
