@@ -1,0 +1,281 @@
+"""The command `fedtailor`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from fedtailor.catalogue import describe, overview
+from fedtailor.data.download import get as download
+from fedtailor.data.partition import partitions
+from fedtailor.data.pool import data_root, sources
+from fedtailor.errors import FedTailorError
+from fedtailor.experiment.config import Config
+from fedtailor.experiment.run import polite_stop, resume, start
+from fedtailor.methods import methods
+from fedtailor.nets import nets
+from fedtailor.registry import Registry
+from fedtailor.report.pictures import accuracy_picture
+from fedtailor.report.progress import RunProgress, download_progress
+from fedtailor.report.results import read_result, read_results
+from fedtailor.report.tables import comparison_csv, comparison_table
+from fedtailor.report.terminal import curve
+
+app = typer.Typer(
+    help="Personalized federated learning: every client ends with a model cut to fit it.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+data_app = typer.Typer(help="Fetch data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+console = Console(highlight=False)
+
+Words = Annotated[
+    list[str] | None, typer.Argument(help="key=value …, after an optional CONFIG.toml", show_default=False)
+]
+Out = Annotated[Path | None, typer.Option("--out", help="folder for the results (default: a new one below runs/)")]
+Name = Annotated[str | None, typer.Argument(help="show this one in full", show_default=False)]
+
+
+@app.command()
+def run(
+    words: Words = None,
+    out: Out = None,
+    resume_from: Annotated[
+        Path | None, typer.Option("--resume", help="carry on the interrupted run in this folder")
+    ] = None,
+) -> None:
+    """Run one experiment.
+
+    Example: `fedtailor run method=fedrep data=digits clients=20 rounds=5 seed=0 --out runs/a`
+
+    Options of the parts have dotted keys: `method.head_epochs=5 partition.beta=0.1 net.hidden=64 data.fraction=0.2`.
+    `fedtailor run study.toml seed=1` lays words over a config file; a run folder's own config.toml runs again as it is.
+    """
+    if resume_from is not None:
+        if words or out is not None:
+            raise FedTailorError(
+                "--resume takes the run's own config and folder: give no other words and no --out with it."
+            )
+        _carry_on(resume_from)
+        return
+    config = Config.load(*_split(words or []))
+    _run_into(config, out or _new_folder(f"{config.method.name}-{config.data.name}-s{config.settings.seed}"))
+
+
+@app.command()
+def compare(
+    words: Words = None,
+    out: Out = None,
+    seeds: Annotated[str, typer.Option(help="seeds to repeat each method with, such as 0,1,2")] = "0",
+) -> None:
+    """Run several methods under one protocol, into one table and one picture.
+
+    Example: `fedtailor compare local fedavg fedrep data=digits rounds=10 --seeds 0,1 --out runs/comparison`
+
+    Words without '=' are methods (all options of a part as in `fedtailor run`; `fedrep:head_epochs=5` gives a method its own).
+    A comparison that was interrupted goes on where it stopped when the same command is given again.
+    """
+    path, keys = _split([w for w in words or [] if "=" in w.partition(":")[0] or w.endswith(".toml")])
+    names = [w for w in words or [] if w not in keys and not w.endswith(".toml")] or [
+        "local",
+        "fedavg",
+        "fedper",
+        "fedrep",
+    ]
+    folder = out or _new_folder("comparison")
+    cells = [(name, seed) for name in names for seed in _seeds(seeds)]
+    plans = [(folder / f"{_cell_name(name)}-s{seed}", _cell_config(path, keys, name, seed)) for name, seed in cells]
+    for cell, config in plans:
+        if not (cell / "config.toml").exists():
+            _run_into(config, cell, quiet=True)
+        elif Config.load(cell / "config.toml").values() != config.values():
+            raise FedTailorError(f"'{cell}' holds a run with other settings. Choose another --out.")
+        elif read_result(cell).state != "finished":
+            _carry_on(cell, quiet=True)
+    results = [read_result(cell) for cell, _ in plans]
+    accuracy_picture(results, folder / "accuracy.png")
+    (folder / "table.csv").write_text(comparison_csv(results))
+    console.print(comparison_table(results))
+    console.print(
+        f"Table: {folder / 'table.csv'}\nPicture: {folder / 'accuracy.png'}\nRuns: {folder}/*", soft_wrap=True
+    )
+
+
+@app.command()
+def show(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or that of a comparison")]) -> None:
+    """Show a finished run's table and curves in the terminal.
+
+    Example: `fedtailor show runs/a`
+    """
+    results = read_results(folder)
+    console.print(comparison_table(results))
+    for result in results:
+        steps, values = result.curve
+        console.print(
+            f"\n{result.method}, seed {result.seed}: mean accuracy of clients, rounds {steps[0]} to {steps[-1]}"
+        )
+        console.print(curve(values, width=max(20, min(70, console.width - 14))))
+        if result.state != "finished":
+            console.print(f"This run is {result.state}. If it is not under way:  fedtailor run --resume {result.path}")
+
+
+@app.command("methods")
+def show_methods(name: Name = None) -> None:
+    """List the methods, or one with its options, what travels and what the client keeps.
+
+    Example: `fedtailor methods fedrep`
+    """
+    _list(methods, name)
+
+
+@app.command("datasets")
+def show_datasets(name: Name = None) -> None:
+    """List the data sets, or one with its options.
+
+    Example: `fedtailor datasets agnews`
+    """
+    _list(sources, name)
+
+
+@app.command("nets")
+def show_nets(name: Name = None) -> None:
+    """List the networks, or one with its options.
+
+    Example: `fedtailor nets resnet18`
+    """
+    _list(nets, name)
+
+
+@app.command("partitions")
+def show_partitions(name: Name = None) -> None:
+    """List the ways to deal data to clients, or one with its options.
+
+    Example: `fedtailor partitions dirichlet`
+    """
+    _list(partitions, name)
+
+
+@data_app.command("get")
+def get(
+    name: Annotated[str, typer.Argument(help="name of the data set, as in `fedtailor datasets`")],
+    root: Annotated[str, typer.Option(help="folder that holds data sets")] = "",
+    base_url: Annotated[
+        str | None, typer.Option(help="fetch the files from a mirror instead of the official address")
+    ] = None,
+) -> None:
+    """Download a data set from its official address, with checksum and resume.
+
+    Example: `fedtailor data get fashion-mnist`
+    """
+    with download_progress(console) as progress:
+        folder = download(name, data_root(root), base_url=base_url, progress=progress)
+    console.print(f"{name} is in {folder}", soft_wrap=True)
+
+
+def _run_into(config: Config, folder: Path, *, quiet: bool = False) -> None:
+    progress = RunProgress(
+        console,
+        f"{config.method.name} seed {config.settings.seed}",
+        config.settings.rounds + config.method.closing_steps,
+    )
+    with progress, polite_stop(console.print) as stop:
+        start(config, folder, progress.watch, stop)
+    _wrap_up(folder, quiet=quiet)
+
+
+def _carry_on(folder: Path, *, quiet: bool = False) -> None:
+    config = Config.load(folder / "config.toml") if (folder / "config.toml").is_file() else None
+    if config is None:
+        raise FedTailorError(f"'{folder}' is not a run folder: it has no config.toml.")
+    progress = RunProgress(
+        console,
+        f"{config.method.name} seed {config.settings.seed}",
+        config.settings.rounds + config.method.closing_steps,
+    )
+    with progress, polite_stop(console.print) as stop:
+        resume(folder, progress.watch, stop)
+    _wrap_up(folder, quiet=quiet)
+
+
+def _wrap_up(folder: Path, *, quiet: bool) -> None:
+    result = read_result(folder)
+    accuracy_picture([result], folder / "accuracy.png")
+    if result.state == "interrupted":
+        console.print(f"Interrupted. Carry on with:  fedtailor run --resume {folder}", soft_wrap=True)
+        raise typer.Exit(130)
+    if not quiet:
+        console.print(comparison_table([result]))
+        console.print(
+            f"Run folder: {folder}\nPictures: {folder / 'accuracy.png'}, {folder / 'labels.png'}", soft_wrap=True
+        )
+
+
+def _list(registry: Registry, name: str | None) -> None:
+    console.print(overview(registry) if name is None else describe(registry, name))
+
+
+def _split(words: list[str]) -> tuple[Path | None, list[str]]:
+    """An optional config file first, then key=value words."""
+    if words and words[0].endswith(".toml"):
+        return Path(words[0]), words[1:]
+    return None, words
+
+
+def _cell_config(path: Path | None, keys: list[str], name: str, seed: int) -> Config:
+    method, _, options = name.partition(":")
+    own = [f"method.{word}" for word in options.split(",") if word]
+    return Config.load(path, [*keys, f"method={method}", *own, f"seed={seed}"])
+
+
+def _cell_name(name: str) -> str:
+    return (
+        Path(name).stem
+        if name.endswith(".py")
+        else name.replace(":", "-").replace("=", "").replace(",", "-").replace("/", "-")
+    )
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(s) for s in text.split(",")]
+    except ValueError:
+        raise FedTailorError(f"--seeds {text!r} is not a list of whole numbers such as 0,1,2.") from None
+
+
+def _new_folder(name: str) -> Path:
+    """runs/NAME, or runs/NAME-2, runs/NAME-3 … if that is taken."""
+    folder, count = Path("runs") / name, 2
+    while folder.exists():
+        folder, count = Path("runs") / f"{name}-{count}", count + 1
+    return folder
+
+
+def main() -> None:
+    """Entry point: a user's mistake is told in words, never as a traceback."""
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=console, show_path=False, show_time=False)],
+    )
+    try:
+        app()
+    except FedTailorError as error:
+        Console(stderr=True, highlight=False).print("[bold red]Error:[/bold red] ", end="")
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

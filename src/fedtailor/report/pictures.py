@@ -1,0 +1,82 @@
+"""Accuracy per round and per client, drawn without touching matplotlib's global state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedtailor.report.results import Result, read_result
+
+# Okabe and Ito's palette, distinct to the colour-blind; line styles carry the difference into grey prints.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", "-.", ":")
+
+
+def accuracy_picture(results: Sequence[Result], path: Path) -> None:
+    """Left: the clients' mean accuracy over rounds, a band for the spread over seeds. Right: every client's own accuracy."""
+    groups = by_method(results)
+    figure = Figure(figsize=(10.5, 4.2), layout="constrained")
+    rounds, clients = figure.subplots(1, 2, width_ratios=(1.15, 1))
+    _curves(rounds, groups)
+    _strips(clients, groups)
+    config = results[0].config
+    data, partition, net = (config[part]["name"] for part in ("data", "partition", "net"))
+    figure.suptitle(f"{data}, {len(results[0].clients)} clients, {partition} partition, net {net}", fontsize=11)
+    figure.savefig(path, dpi=130)
+
+
+def run_pictures(folder: Path) -> None:
+    accuracy_picture([read_result(folder)], folder / "accuracy.png")
+
+
+def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Runs that differ only by seed belong together."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.method, []).append(result)
+    return groups
+
+
+def _curves(axes: Axes, groups: dict[str, list[Result]]) -> None:
+    looks = zip(cycle(COLOURS), cycle(STYLES), strict=False)
+    for (name, runs), (colour, style) in zip(groups.items(), looks, strict=False):
+        steps = min((r.curve[0] for r in runs), key=len)
+        values = 100 * np.array([r.curve[1][: len(steps)] for r in runs])
+        mean, spread = values.mean(0), values.std(0)
+        axes.plot(steps, mean, style, color=colour, lw=1.8, label=name, marker="o" if len(steps) < 3 else None)
+        if len(runs) > 1:
+            axes.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
+    _plain(axes, "round", "mean accuracy of personal models (%)")
+    axes.legend(frameon=False, fontsize=9, loc="lower right")
+
+
+def _strips(axes: Axes, groups: dict[str, list[Result]]) -> None:
+    """One dot a client, box and median behind them; the sideways spread of dots is by rank, so the picture is the same every time."""
+    for place, (runs, colour) in enumerate(zip(groups.values(), cycle(COLOURS), strict=False)):
+        values = 100 * np.sort(np.concatenate([r.clients for r in runs]))
+        values = values[np.isfinite(values)]
+        offsets = 0.28 * np.sin(2.4 * np.arange(len(values)))
+        axes.scatter(place + offsets, values, s=14, color=colour, alpha=0.6, lw=0, zorder=2)
+        axes.boxplot(
+            [values],
+            positions=[place],
+            widths=0.7,
+            showfliers=False,
+            medianprops={"color": "black"},
+            boxprops={"color": "#888888"},
+        )
+    axes.set_xticks(range(len(groups)), list(groups), rotation=20 if len(groups) > 3 else 0)
+    _plain(axes, "", "accuracy of each client (%)")
+
+
+def _plain(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(axis="y", color="#dddddd", lw=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,75 @@
+"""Live progress: a bar with round, accuracy and time left on a terminal, sparse lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class RunProgress:
+    """Watches the records of one run."""
+
+    def __init__(self, console: Console, label: str, steps: int) -> None:
+        self.console = console
+        self.label = label
+        self.steps = steps
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[accuracy]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task = self.bar.add_task(label, total=steps, accuracy="")
+        self._said = self._began = time.monotonic()
+        self._first: int | None = None
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def watch(self, record: dict[str, Any]) -> None:
+        done = record["round"] + record.get("step", 0)
+        accuracy = f"accuracy {100 * record['accuracy_mean']:.2f} %" if record["accuracy_mean"] is not None else ""
+        self.bar.update(self.task, completed=done)
+        if accuracy:
+            self.bar.update(self.task, accuracy=accuracy)
+        self._first = done - 1 if self._first is None else self._first
+        now = time.monotonic()
+        if not self.console.is_terminal and (done == self.steps or now - self._said >= SECONDS_BETWEEN_LINES):
+            left = (now - self._began) / (done - self._first) * (self.steps - done)
+            self.console.print(
+                f"{self.label}: round {done}/{self.steps}, {accuracy}, {left:.0f} s left", soft_wrap=True
+            )
+            self._said = now
+
+
+@contextmanager
+def download_progress(console: Console) -> Iterator[Callable[[int, int | None, str], None]]:
+    """A callback (done, total, file name) that moves one bar for each file."""
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console
+    ) as bars:
+        tasks: dict[str, Any] = {}
+
+        def moved(done: int, total: int | None, name: str) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total)
+            bars.update(tasks[name], completed=done, total=total)
+
+        yield moved

@@ -1,0 +1,30 @@
+"""Curves for a terminal, drawn in braille dots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bits of a braille cell: four rows, two columns
+
+
+def curve(values: Sequence[float], width: int = 60, height: int = 8) -> str:
+    """A line plot of values between 0 and 1, with percentages at the left."""
+    points = np.asarray(values, dtype=float)
+    low, high = float(np.nanmin(points)), float(np.nanmax(points))
+    high = high if high > low else low + 0.01
+    columns, rows = 2 * width, 4 * height
+    at = np.interp(np.linspace(0, len(points) - 1, columns), np.arange(len(points)), points)
+    level = np.round((high - at) / (high - low) * (rows - 1)).astype(int)
+    cells = np.zeros((height, width), dtype=int)
+    for column in range(columns):
+        before = level[max(column - 1, 0)]
+        for row in range(min(before, level[column]), max(before, level[column]) + 1):
+            cells[row // 4, column // 2] |= DOTS[row % 4][column % 2]
+    labels = {0: high, height - 1: low}
+    lines = []
+    for row in range(height):
+        label = f"{100 * labels[row]:6.2f} %" if row in labels else " " * 8
+        lines.append(f"{label} ┤" + "".join(chr(0x2800 + int(bits)) for bits in cells[row]))
+    return "\n".join(lines)
