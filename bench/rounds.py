@@ -47,7 +47,9 @@ def bare_round(net: nn.Module, clients: list[tuple[torch.Tensor, ...]], config: 
 def tensors(federation: Federation, simulation: Simulation) -> list[tuple[torch.Tensor, ...]]:
     pairs = []
     for i, client in enumerate(federation.clients):
-        train, test = (simulation.worker.samples(s, (i, k)) for s, k in ((client.train, "train"), (client.test, "test")))
+        train, test = (
+            simulation.worker.samples(s, (i, k)) for s, k in ((client.train, "train"), (client.test, "test"))
+        )
         pairs.append((train.take(torch.arange(len(train))), train.y, test.take(torch.arange(len(test))), test.y))
     return pairs
 
@@ -69,9 +71,7 @@ def main() -> None:
     names = args.methods.split(",")
     configs = {name: Config.load(words=[*args.words, f"method={name}", f"rounds={args.repeats + 1}"]) for name in names}
     federation = next(iter(configs.values())).federation()
-    simulations = {
-        name: Simulation(federation, c.method, c.net, protocol=c.settings) for name, c in configs.items()
-    }
+    simulations = {name: Simulation(federation, c.method, c.net, protocol=c.settings) for name, c in configs.items()}
     first = next(iter(simulations.values()))
     clients = tensors(federation, first)
     net = first.server.net().plain()
@@ -85,7 +85,9 @@ def main() -> None:
         for name, simulation in simulations.items():
             times[name].append(seconds(simulation.step))
     bare = min(times["bare"])
-    table = {name: {"seconds": min(times[name]), "bare_seconds": bare, "ratio": min(times[name]) / bare} for name in names}
+    table = {
+        name: {"seconds": min(times[name]), "bare_seconds": bare, "ratio": min(times[name]) / bare} for name in names
+    }
     print(f"{'method':<12}{'seconds':>10}{'ratio':>8}   (bare loop: {bare:.3f} s a round, one thread)")
     for name, row in table.items():
         print(f"{name:<12}{row['seconds']:>10.3f}{row['ratio']:>8.2f}")

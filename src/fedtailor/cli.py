@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -237,11 +238,9 @@ def _cell_config(path: Path | None, keys: list[str], name: str, seed: int) -> Co
 
 
 def _cell_name(name: str) -> str:
-    return (
-        Path(name).stem
-        if name.endswith(".py")
-        else name.replace(":", "-").replace("=", "").replace(",", "-").replace("/", "-")
-    )
+    method, _, options = name.partition(":")
+    method = Path(method).stem if method.endswith(".py") else method
+    return "-".join(re.findall(r"[\w.+-]+", f"{method} {options}"))
 
 
 def _seeds(text: str) -> list[int]:

@@ -10,15 +10,23 @@ from fedtailor.experiment.checkpoint import Checkpoint, load_latest, save
 def make(round: int) -> Checkpoint:
     shared = torch.randn(3, generator=torch.Generator().manual_seed(round))
     server = {"body": shared, "period": torch.tensor(round), "known": torch.tensor([True, False])}
-    return Checkpoint(round, server, {0: {"head": shared}, 7: {"head": shared.double(), "seen": torch.tensor(3)}, 9: {}})
+    return Checkpoint(
+        round, server, {0: {"head": shared}, 7: {"head": shared.double(), "seen": torch.tensor(3)}, 9: {}}
+    )
 
 
 def same(a: Checkpoint, b: Checkpoint) -> bool:
     def flat(c: Checkpoint) -> dict:
-        return {("server", k): v for k, v in c.server.items()} | {(i, k): v for i, s in c.clients.items() for k, v in s.items()}
+        return {("server", k): v for k, v in c.server.items()} | {
+            (i, k): v for i, s in c.clients.items() for k, v in s.items()
+        }
 
     x, y = flat(a), flat(b)
-    return a.clients.keys() == b.clients.keys() and x.keys() == y.keys() and all(torch.equal(x[k], y[k]) and x[k].dtype == y[k].dtype for k in x)
+    return (
+        a.clients.keys() == b.clients.keys()
+        and x.keys() == y.keys()
+        and all(torch.equal(x[k], y[k]) and x[k].dtype == y[k].dtype for k in x)
+    )
 
 
 def test_what_is_saved_comes_back_to_the_bit(tmp_path):

@@ -9,7 +9,15 @@ from fedtailor.experiment.config import read_toml
 
 
 def test_words_reach_the_right_place():
-    words = ["method=fedrep", "method.head_epochs=5", "partition.beta=0.3", "lr=0.1", "join=[0.2, 0.9]", "net=lenet", "seed=4"]
+    words = [
+        "method=fedrep",
+        "method.head_epochs=5",
+        "partition.beta=0.3",
+        "lr=0.1",
+        "join=[0.2, 0.9]",
+        "net=lenet",
+        "seed=4",
+    ]
     config = Config.load(words=words)
     assert config.method.head_epochs == 5
     assert config.partition.beta == 0.3
@@ -18,7 +26,9 @@ def test_words_reach_the_right_place():
 
 
 def test_the_written_config_is_complete_and_reads_back_the_same(tmp_path):
-    config = Config.load(words=["method=fedprox", "method.mu=0.5", "data.fraction=0.5", "join=[0.1,1.0]", "net=mlp", "net.hidden=[7,8]"])
+    config = Config.load(
+        words=["method=fedprox", "method.mu=0.5", "data.fraction=0.5", "join=[0.1,1.0]", "net=mlp", "net.hidden=[7,8]"]
+    )
     path = tmp_path / "config.toml"
     path.write_text(config.to_toml())
     again = Config.load(path)

@@ -18,7 +18,16 @@ from fedtailor import Config
 from fedtailor.experiment.folder import RunFolder, read_lines
 from fedtailor.experiment.run import Stop, resume, start
 
-WORDS = ["rounds=7", "clients=5", "partition=iid", "net=mlp", "net.hidden=[8]", "join=0.6", "dropout=0.2", "checkpoint_every=2"]
+WORDS = [
+    "rounds=7",
+    "clients=5",
+    "partition=iid",
+    "net=mlp",
+    "net.hidden=[8]",
+    "join=0.6",
+    "dropout=0.2",
+    "checkpoint_every=2",
+]
 
 
 def config(*words: str) -> Config:
@@ -32,7 +41,9 @@ def numbers(folder: Path) -> list[dict]:
 def same_runs(a: Path, b: Path) -> bool:
     models = sorted(p.name for p in (a / "models").iterdir())
     assert models == sorted(p.name for p in (b / "models").iterdir())
-    equal = all((load_file(a / "models" / m)[k] == t).all() for m in models for k, t in load_file(b / "models" / m).items())
+    equal = all(
+        (load_file(a / "models" / m)[k] == t).all() for m in models for k, t in load_file(b / "models" / m).items()
+    )
     texts = all((a / f).read_text() == (b / f).read_text() for f in ("ledger.csv", "clients.csv", "clients.jsonl"))
     return equal and texts and numbers(a) == numbers(b)
 

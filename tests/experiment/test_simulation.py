@@ -46,7 +46,10 @@ print(simulation.server.state["body"].double().sum().item().hex(), simulation.me
 
 
 def test_a_fresh_process_gives_the_same_bits():
-    runs = {subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout for _ in range(2)}
+    runs = {
+        subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    }
     assert len(runs) == 1
 
 
@@ -97,7 +100,9 @@ def test_a_round_in_which_all_drop_out_changes_nothing(federation):
 
 
 def test_after_train_scores_the_trained_model_of_participants_and_the_synced_one_of_others(federation):
-    simulation = Simulation(federation, "fedavg", NET, rounds=1, join=0.5, lr=0.5, eval_point="after_train", dtype="float64")
+    simulation = Simulation(
+        federation, "fedavg", NET, rounds=1, join=0.5, lr=0.5, eval_point="after_train", dtype="float64"
+    )
     simulation.step()
     for i, client in enumerate(federation.clients):
         vector = simulation.traffic.up[i]["model"] if i in simulation.traffic.up else simulation.server.state["model"]

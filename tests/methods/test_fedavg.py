@@ -18,10 +18,14 @@ NET = MLP(hidden=[6])
 
 
 def simulate(federation: Federation, method, **settings) -> Simulation:
-    return Simulation(federation, method, NET, **{"dtype": "float64", "batch": FULL, "lr": 0.1, "rounds": 3, "seed": 3, **settings})
+    return Simulation(
+        federation, method, NET, **{"dtype": "float64", "batch": FULL, "lr": 0.1, "rounds": 3, "seed": 3, **settings}
+    )
 
 
-def reference_step(simulation: Simulation, vector: torch.Tensor, client: int, lr: float, centre=None, mu: float = 0.0) -> torch.Tensor:
+def reference_step(
+    simulation: Simulation, vector: torch.Tensor, client: int, lr: float, centre=None, mu: float = 0.0
+) -> torch.Tensor:
     """One full-batch gradient step by hand, on tensors unpacked from the vector."""
     w1, b1, w2, b2 = (t.clone().requires_grad_() for t in simulation.server.net().all.named(vector).values())
     data = simulation.federation.clients[client].train
@@ -55,7 +59,10 @@ def test_fedprox_pulls_to_the_received_model(federation):
 
 
 def test_fedprox_without_pull_is_fedavg_to_the_bit(federation):
-    models = [simulate(federation, m, batch=4, dtype="float32").run().server.state["model"] for m in (FedAvg(), FedProx(mu=0.0))]
+    models = [
+        simulate(federation, m, batch=4, dtype="float32").run().server.state["model"]
+        for m in (FedAvg(), FedProx(mu=0.0))
+    ]
     assert torch.equal(*models)
 
 
@@ -68,7 +75,9 @@ def test_local_trains_alone_and_sends_nothing(federation):
     simulation = simulate(federation, Local(), rounds=1)
     initial = simulation.state(2)["model"]
     simulation.run()
-    torch.testing.assert_close(simulation.state(2)["model"], reference_step(simulation, initial, 2, 0.1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        simulation.state(2)["model"], reference_step(simulation, initial, 2, 0.1), rtol=0, atol=1e-12
+    )
     assert simulation.traffic.up[2] == {}
     assert simulation.metrics[-1]["bytes_up"] == simulation.metrics[-1]["bytes_down"] == 0
 

@@ -60,7 +60,10 @@ def test_only_bodies_travel(federation):
     for method in (FedPer(), FedRep()):
         simulation = Simulation(federation, method, NET, rounds=2, **SETTINGS).run()
         size = len(simulation.server.net().body) * 8
-        assert {(e.direction, e.name, e.bytes) for e in simulation.ledger.last} == {("up", "body", size), ("down", "body", size)}
+        assert {(e.direction, e.name, e.bytes) for e in simulation.ledger.last} == {
+            ("up", "body", size),
+            ("down", "body", size),
+        }
         assert simulation.metrics[-1]["bytes_up"] == 4 * size
 
 
@@ -70,8 +73,12 @@ def test_fedper_trains_both_parts_together(federation):
     simulation.step()
     client = federation.clients[1].train
     tensors = [t.clone().requires_grad_() for t in (w1, b1, w2, b2)]
-    loss = F.cross_entropy(torch.relu(client.x.double() @ tensors[0].T + tensors[1]) @ tensors[2].T + tensors[3], client.y)
-    stepped = [(t - 0.1 * g).detach().reshape(-1) for t, g in zip(tensors, torch.autograd.grad(loss, tensors), strict=True)]
+    loss = F.cross_entropy(
+        torch.relu(client.x.double() @ tensors[0].T + tensors[1]) @ tensors[2].T + tensors[3], client.y
+    )
+    stepped = [
+        (t - 0.1 * g).detach().reshape(-1) for t, g in zip(tensors, torch.autograd.grad(loss, tensors), strict=True)
+    ]
     torch.testing.assert_close(simulation.traffic.up[1]["body"], torch.cat(stepped[:2]), rtol=0, atol=1e-12)
     torch.testing.assert_close(simulation.state(1)["head"], torch.cat(stepped[2:]), rtol=0, atol=1e-12)
 

@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import re
 import shutil
+import ssl
 import tarfile
 import tempfile
 import time
@@ -161,7 +162,7 @@ def _persist(url: str, part: Path, progress: Progress) -> str:
                 part.unlink(missing_ok=True)
             elif error.code < 500 and error.code not in (408, 429):
                 return reason
-        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+        except (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, ConnectionError, TimeoutError) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
     return reason
 
@@ -193,6 +194,8 @@ def _md5(file: Path) -> str:
 
 def _unpack(archive: Path, target: Path) -> None:
     """Unpack beside `target` and rename when complete, so that half an archive is never taken for a data set."""
+    if not hasattr(tarfile, "data_filter"):
+        raise FedTailorError("Unpacking archives safely needs Python 3.11.4 or newer.")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unpacking-") as scratch:
         try:
             if archive.suffix == ".zip":

@@ -11,6 +11,7 @@ import math
 import pickletools
 import re
 import struct
+import tokenize
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -50,7 +51,7 @@ def read_object_npy(data: bytes, origin: str) -> np.ndarray:
         rest = data[stream.tell() :]
         if not dtype.hasobject:
             return _array(rest[: math.prod(shape) * dtype.itemsize], dtype, shape, "F" if fortran else "C")
-    except (ValueError, TypeError, EOFError, OverflowError) as error:
+    except (ValueError, TypeError, EOFError, OverflowError, SyntaxError, tokenize.TokenError) as error:
         raise FedTailorError(f"{origin} is damaged or not an .npy file ({error}).") from None
     value = read_pickle(rest, origin)
     if not isinstance(value, np.ndarray) or value.shape != shape:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -35,10 +36,19 @@ def run_pictures(folder: Path) -> None:
 
 
 def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Runs that differ only by seed belong together."""
+    """Runs that differ only by seed, under the method's name and, where it appears with several settings, the options that differ."""
+    settings: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        known = settings.setdefault(result.method, [])
+        if result.config["method"] not in known:
+            known.append(result.config["method"])
     groups: dict[str, list[Result]] = {}
     for result in results:
-        groups.setdefault(result.method, []).append(result)
+        own, known = result.config["method"], settings[result.method]
+        differing = [f"{k}={v}" for k, v in own.items() if any(other.get(k) != v for other in known)]
+        groups.setdefault(f"{result.method} ({', '.join(differing)})" if differing else result.method, []).append(
+            result
+        )
     return groups
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -43,7 +44,16 @@ def read_arrays(place: Path) -> dict[str, np.ndarray]:
             raise ValueError("one array, where x and y were expected")
         with loaded as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        KeyError,
+        SyntaxError,
+        tokenize.TokenError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         reason = "it holds pickled Python objects, which are never loaded" if "allow_pickle" in str(error) else error
         raise FedTailorError(f"{place} cannot be read as NumPy arrays: {reason}.") from None
 

@@ -77,7 +77,7 @@ def read_client(file: Path) -> tuple[np.ndarray, np.ndarray]:
             arrays: dict[str, Any] = {
                 Path(name).stem: read_object_npy(archive.read(name), f"{file} ({name})") for name in archive.namelist()
             }
-    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise FedTailorError(f"{file} is cut off, damaged or not an .npz file ({error}).") from None
     if "data" in arrays and arrays["data"].dtype == object and arrays["data"].shape == ():
         arrays = arrays["data"].item() if isinstance(arrays["data"].item(), dict) else {}

@@ -58,7 +58,7 @@ def read_table(file: Path) -> pd.DataFrame:
         return pd.read_csv(file)
     except ImportError:
         raise FedTailorError(f"Reading {file} needs pyarrow:  pip install 'fedtailor[parquet]'") from None
-    except (OSError, ValueError, OverflowError) as error:
+    except Exception as error:  # a damaged file makes the two parsers raise errors of many kinds
         raise FedTailorError(f"{file} cannot be read as a table ({error}).") from None
 
 

@@ -1,0 +1,101 @@
+"""The command as a user types it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedtailor.cli import app
+from fedtailor.data.partition import partitions
+from fedtailor.data.pool import sources
+from fedtailor.methods import methods
+from fedtailor.nets import nets
+from fedtailor.registry import options
+
+QUICK = ["rounds=2", "clients=4", "partition=iid", "net=mlp", "net.hidden=[8]", "save_models=false"]
+COMMANDS = ("run", "compare", "show", "methods", "datasets", "nets", "partitions", "data get")
+
+
+def fedtailor(*words: str | Path, code: int = 0, cwd: Path | None = None) -> str:
+    """Run the command in a process of its own: exit code, output, and never a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fedtailor.cli", *map(str, words)], capture_output=True, text=True, cwd=cwd
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == code, output
+    assert "Traceback" not in output
+    return output
+
+
+def invoke(*words: str | Path) -> str:
+    result = CliRunner().invoke(app, [str(w) for w in words], catch_exceptions=False, env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_an_example_in_its_help(command):
+    assert f"Example: fedtailor {command}" in " ".join(invoke(*command.split(), "--help").split())
+
+
+def test_run_show_and_refuse_to_overwrite(tmp_path):
+    output = fedtailor("run", "method=fedrep", *QUICK, "--out", "a", cwd=tmp_path)
+    assert "fedrep" in output
+    assert "a/accuracy.png" in output
+    assert (tmp_path / "a" / "accuracy.png").stat().st_size > 5000
+    assert "mean accuracy of clients, rounds 1 to 2" in fedtailor("show", "a", cwd=tmp_path)
+    assert "is not empty" in fedtailor("run", *QUICK, "--out", "a", code=2, cwd=tmp_path)
+
+
+def test_mistakes_are_told_in_words(tmp_path):
+    assert "Did you mean 'fedrep'?" in fedtailor("run", "method=fedrepp", code=2, cwd=tmp_path)
+    assert "is not a run folder" in fedtailor("run", "--resume", tmp_path, code=2)
+    output = fedtailor("run", "data=cifar10", f"data.root={tmp_path}", code=2, cwd=tmp_path)
+    assert "Looked for" in output
+    assert "fedtailor data get cifar10" in output
+    assert not (tmp_path / "runs").exists()
+    assert "holds no run" in fedtailor("show", tmp_path, code=2)
+    assert "whole numbers" in fedtailor("compare", "local", "--seeds", "a", code=2, cwd=tmp_path)
+
+
+def test_compare_makes_one_table_and_one_picture_and_goes_on_where_it_stopped(tmp_path):
+    words = ("compare", "local", "fedrep", "fedrep:head_epochs=2", *QUICK, "--seeds", "0,1", "--out", tmp_path / "c")
+    output = invoke(*words)
+    assert "fedrep (head_epochs=2)" in output
+    assert "±" in output
+    table = (tmp_path / "c" / "table.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in table] == [
+        "method",
+        "local",
+        "fedrep (head_epochs=1)",
+        "fedrep (head_epochs=2)",
+    ]
+    assert (tmp_path / "c" / "accuracy.png").exists()
+    finished = (tmp_path / "c" / "local-s0" / "metrics.jsonl").stat().st_mtime_ns
+    (tmp_path / "c" / "fedrep-s1" / "status.json").write_text('{"state": "running", "round": 1}')
+    assert invoke(*words).splitlines()[-1] == output.splitlines()[-1]
+    assert (tmp_path / "c" / "local-s0" / "metrics.jsonl").stat().st_mtime_ns == finished
+
+
+@pytest.mark.parametrize(
+    ("command", "registry"), [("methods", methods), ("datasets", sources), ("nets", nets), ("partitions", partitions)]
+)
+def test_the_catalogue_lists_everything_with_meaning_and_defaults(command, registry):
+    listing = invoke(command)
+    for name, cls in registry.classes.items():
+        assert name in listing
+        assert cls.__doc__
+        entry = invoke(command, name)
+        for option in options(cls):
+            assert f"{registry.kind}.{option.name}" in entry
+            assert option.meaning, f"{name}.{option.name} says nothing about itself"
+
+
+def test_a_run_resumes_from_the_command_line(tmp_path):
+    fedtailor("run", *QUICK, "--out", "a", cwd=tmp_path)
+    assert "Run folder: a" in fedtailor("run", "--resume", "a", cwd=tmp_path)
+    assert "give no other words" in fedtailor("run", "rounds=9", "--resume", "a", code=2, cwd=tmp_path)

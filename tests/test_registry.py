@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from fedtailor import FedTailorError
+from fedtailor.registry import Registry, build, option, options
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A thing."""
+
+    size: int = option(3, "how large", at_least=1, at_most=9)
+    kind: Literal["round", "square"] = option("round", "which form")
+    rate: float = option(0.5, "how fast", above=0.0)
+    on: bool = option(True, "whether it is on")
+
+
+def test_values_are_converted_and_checked():
+    assert build(Thing, {"size": "4", "on": "false", "rate": 1}) == Thing(4, "round", 1.0, False)
+    for values, message in (
+        ({"size": 10}, "x.size = 10 is not allowed: expected int ≥ 1 and ≤ 9 (how large)"),
+        ({"kind": "squar"}, "expected round | square (which form). Did you mean 'square'?"),
+        ({"rate": 0}, "expected float > 0"),
+        ({"siez": 1}, "Unknown key 'x.siez'. Did you mean 'size'? Allowed: size, kind, rate, on."),
+        ({"on": "maybe"}, "x.on = 'maybe' is not allowed: expected bool"),
+    ):
+        with pytest.raises(FedTailorError) as error:
+            build(Thing, values, "x")
+        assert message in str(error.value)
+
+
+def test_options_tell_name_type_default_and_meaning():
+    first = options(Thing)[0]
+    assert (first.name, first.type, first.default, first.meaning) == ("size", "int ≥ 1 and ≤ 9", 3, "how large")
+
+
+def test_names_are_found_in_any_spelling():
+    registry: Registry = Registry("thing")
+    registry.register("fedavg-ft", "FedAvg+FT")(Thing)
+    assert {registry.find(n) for n in ("fedavg-ft", "FedAvg+FT", "FEDAVG_FT", "FedAvg FT")} == {Thing}
+    with pytest.raises(FedTailorError, match="There is no thing 'fedavg-fd'. Did you mean 'fedavg-ft'"):
+        registry.find("fedavg-fd")
