@@ -42,5 +42,5 @@ def test_names_are_found_in_any_spelling():
     registry: Registry = Registry("thing")
     registry.register("fedavg-ft", "FedAvg+FT")(Thing)
     assert {registry.find(n) for n in ("fedavg-ft", "FedAvg+FT", "FEDAVG_FT", "FedAvg FT")} == {Thing}
-    with pytest.raises(FedTailorError, match="There is no thing 'fedavg-fd'. Did you mean 'fedavg-ft'"):
+    with pytest.raises(FedTailorError, match=r"There is no thing 'fedavg-fd'\. Did you mean 'fedavg-ft'"):
         registry.find("fedavg-fd")

@@ -22,11 +22,8 @@ def same(a: Checkpoint, b: Checkpoint) -> bool:
         }
 
     x, y = flat(a), flat(b)
-    return (
-        a.clients.keys() == b.clients.keys()
-        and x.keys() == y.keys()
-        and all(torch.equal(x[k], y[k]) and x[k].dtype == y[k].dtype for k in x)
-    )
+    alike = x.keys() == y.keys() and all(torch.equal(x[k], y[k]) and x[k].dtype == y[k].dtype for k in x)
+    return alike and a.clients.keys() == b.clients.keys()
 
 
 def test_what_is_saved_comes_back_to_the_bit(tmp_path):

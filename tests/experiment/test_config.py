@@ -79,7 +79,7 @@ def test_mistakes_are_named_with_what_is_allowed(word, message):
 def test_a_broken_or_missing_file_is_named(tmp_path):
     path = tmp_path / "bad.toml"
     path.write_text("rounds = = 3")
-    with pytest.raises(FedTailorError, match="bad.toml' is not valid TOML"):
+    with pytest.raises(FedTailorError, match=r"bad\.toml' is not valid TOML"):
         Config.load(path)
     with pytest.raises(FedTailorError, match="does not exist"):
         Config.load(tmp_path / "none.toml")

@@ -150,3 +150,11 @@ def test_images_are_normalized_alike_once_or_batch_by_batch():
     for (a, la), (b, lb) in zip(ready.batches(4, 2, streams[0]), lazy.batches(4, 2, streams[1]), strict=True):
         assert torch.equal(a, b)
         assert torch.equal(la, lb)
+
+
+def test_fresh_weights_are_the_clients_own_whatever_the_round(federation):
+    first, later, other = client_of(federation), client_of(federation, round=2), client_of(federation, 1)
+    assert torch.equal(first.fresh("supervisor"), later.fresh("supervisor"))
+    assert not torch.equal(first.fresh("supervisor"), other.fresh("supervisor"))
+    assert not torch.equal(first.fresh("supervisor"), first.net().all.vector)
+    assert torch.equal(first.net().all.vector, other.net().all.vector)

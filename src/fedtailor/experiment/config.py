@@ -72,22 +72,16 @@ class Config:
             if key not in known:
                 allowed = ", ".join([*CHOICES, *known])
                 raise FedTailorError(f"Unknown key '{key}'.{nearest(key, [*CHOICES, *known])} Allowed: {allowed}.")
-        defaults = {"method": "fedrep", "data": "digits"}
-        chosen: dict[str, Any] = {}
-        for kind, registry in CHOICES.items():
-            table = values.get(kind, {})
-            table = {"name": table} if isinstance(table, str) else dict(table)
-            name = table.pop("name", defaults.get(kind))
-            if kind == "data":
-                common = {k: table.pop(k) for k in list(table) if k in options_of(DataSettings)}
-                chosen["data_settings"] = build(DataSettings, common, "data")
-            chosen[kind] = registry.build(name, table)
-            if kind == "data":
-                defaults |= {"net": chosen[kind].fitting_net, "partition": chosen[kind].fitting_partition}
+        tables = {kind: _table(values.get(kind, {})) for kind in CHOICES}
+        common = {k: tables["data"].pop(k) for k in options_of(DataSettings) if k in tables["data"]}
+        method = _chosen("method", tables, "fedrep")
+        data = _chosen("data", tables, "digits")
+        partition = _chosen("partition", tables, data.fitting_partition)
+        net = _chosen("net", tables, data.fitting_net)
         settings = build(Settings, plain)
-        if settings.clients == 0 and chosen["partition"].name != "natural":
+        if settings.clients == 0 and partition.name != "natural":
             settings = dataclasses.replace(settings, clients=20)
-        return cls(settings, **chosen)
+        return cls(settings, method, data, build(DataSettings, common, "data"), partition, net)
 
     def federation(self) -> Federation:
         """Read the data and deal it to the clients."""
@@ -145,14 +139,23 @@ def lay_over(values: dict[str, Any], word: str) -> None:
     if head not in CHOICES:
         values[key] = _parse(text)
         return
-    table = values.get(head, {})
-    table = {"name": table} if isinstance(table, str) else dict(table)
+    table = _table(values.get(head, {}))
     if dot:
         table[option_name] = _parse(text)
     elif table.get("name") != text:
         common = options_of(DataSettings) if head == "data" else []
         table = {"name": text, **{k: v for k, v in table.items() if k in common or "name" not in table}}
     values[head] = table
+
+
+def _table(value: str | Mapping[str, Any]) -> dict[str, Any]:
+    """`method = "fedrep"` is short for a table with only a name."""
+    return {"name": value} if isinstance(value, str) else dict(value)
+
+
+def _chosen(kind: str, tables: dict[str, dict[str, Any]], default: str) -> Any:
+    fields = dict(tables[kind])
+    return CHOICES[kind].build(fields.pop("name", default), fields)
 
 
 def options_of(cls: type) -> list[str]:

@@ -19,7 +19,7 @@ from fedtailor.learning.samples import Samples, shuffled_pairs
 from fedtailor.nets.architecture import Architecture, Task
 from fedtailor.nets.build import build_net
 from fedtailor.nets.split import Net, Part
-from fedtailor.randomness import Key, torch_stream
+from fedtailor.randomness import Key, derive, torch_stream
 
 log = logging.getLogger("fedtailor")
 
@@ -48,17 +48,20 @@ class Modules:
         """The net of a role, and the vector of its initial weights and statistics."""
         key = (role, "" if architecture is None else repr(architecture))
         if key not in self.lent:
-            net = build_net(
-                self.architecture if architecture is None else architecture,
-                self.task,
-                head=self.head if architecture is None else None,
-                seed=self.protocol.seed,
-                carry_buffers=self.carry_buffers,
-                dtype=self.protocol.torch_dtype,
-                device=torch.device(self.protocol.device),
-            )
+            net = self.build(architecture, self.protocol.seed)
             self.lent[key] = (net, torch.cat([net.local_buffers, net.all.live]).clone())
         return self.lent[key]
+
+    def build(self, architecture: str | Architecture | None, seed: int) -> Net:
+        return build_net(
+            self.architecture if architecture is None else architecture,
+            self.task,
+            head=self.head if architecture is None else None,
+            seed=seed,
+            carry_buffers=self.carry_buffers,
+            dtype=self.protocol.torch_dtype,
+            device=torch.device(self.protocol.device),
+        )
 
 
 class Party:
@@ -101,6 +104,15 @@ class Party:
                 net.head.vector = head
         self._nets[role] = net
         return net
+
+    def fresh(self, purpose: str, architecture: str | Architecture | None = None) -> Tensor:
+        """Initial weights (a vector of the whole net) drawn for this party and purpose alone, unlike the run's common ones."""
+        return self.modules.build(architecture, derive(self.protocol.seed, "fresh", *self.identity, purpose)).all.vector
+
+    @property
+    def identity(self) -> tuple[Key, ...]:
+        """Who this party is, whatever the round."""
+        return ("server",)
 
     def rng(self, purpose: str) -> torch.Generator:
         """The random stream of this party, round and purpose. Phases that draw from their own streams do not disturb each other."""
@@ -203,6 +215,10 @@ class Client(Party):
         self.id = id
         self.round = round
         self.data = data
+
+    @property
+    def identity(self) -> tuple[Key, ...]:
+        return ("client", self.id)
 
     @property
     def name(self) -> str:

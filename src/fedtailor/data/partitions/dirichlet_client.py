@@ -46,7 +46,7 @@ class DirichletClient(Partition):
             wishes = rng.multinomial(quota[needy] - counts[:, needy].sum(axis=0), tastes)
             for k, wished in zip(there, wishes.T, strict=True):
                 if wished.sum() > left[k]:
-                    wished = np.minimum(wished, 1)
+                    wished = rng.multivariate_hypergeometric(wished, left[k])
                 counts[k, needy] += wished
                 left[k] -= wished.sum()
         return counts

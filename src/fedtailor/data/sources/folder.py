@@ -36,6 +36,10 @@ class Folder(Source):
     channels: Literal[1, 3] = option(3, "3 for colour, 1 for grey")
     client_folders: bool = option(False, "the first level of folders names clients, the second classes")
 
+    @property
+    def fitting_partition(self) -> str:
+        return "natural" if self.client_folders else super().fitting_partition
+
     def read(self, root: Path) -> Pool:
         top = located(self.path, root, self.name)
         pictures = [

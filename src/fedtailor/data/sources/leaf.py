@@ -21,6 +21,10 @@ CLASSES = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 class Femnist(Source):
     """Handwritten digits and letters, 28×28 in 62 classes, each owned by its writer (Caldas et al., 2018)."""
 
+    @property
+    def fitting_partition(self) -> str:
+        return "natural"
+
     def read(self, root: Path) -> Pool:
         folders = [root / "femnist", root / "femnist" / "data"]
         found = [(file, part == "test") for top in folders for part in ("train", "test") for file in _files(top / part)]

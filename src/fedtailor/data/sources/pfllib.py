@@ -25,6 +25,10 @@ class PflLib(Source):
 
     path: str = option("", "the folder that holds config.json, train and test")
 
+    @property
+    def fitting_partition(self) -> str:
+        return "natural"
+
     def read(self, root: Path) -> Pool:
         top = located(self.path, root, self.name)
         files = [(int(file.stem), part == "test", file) for part in ("train", "test") for file in _clients(top / part)]

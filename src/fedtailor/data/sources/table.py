@@ -34,6 +34,14 @@ class Table(Source):
         True, "shift and scale each column of numbers to mean 0 and variance 1 over all rows, test rows included"
     )
 
+    @property
+    def fitting_net(self) -> str:
+        return "mlp"
+
+    @property
+    def fitting_partition(self) -> str:
+        return "natural" if self.client else super().fitting_partition
+
     def read(self, root: Path) -> Pool:
         place = located(self.path, root, self.name)
         frame = read_table(place)
