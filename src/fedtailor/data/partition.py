@@ -17,7 +17,7 @@ from fedtailor.data.pool import Pool
 from fedtailor.errors import FedTailorError
 from fedtailor.registry import Registry, check, option
 
-TRIES = 5000  # CIFAR-10 among 100 clients at beta 0.1 needs some 130 in the median
+TRIES = 10_000
 
 
 @dataclass(frozen=True)
