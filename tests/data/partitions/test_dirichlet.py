@@ -132,7 +132,7 @@ def test_impossible_minimum_is_explained_with_numbers():
     with pytest.raises(FedTailorError, match=r"10 clients with at least 11 samples each need 110 samples, .* has 100"):
         Dirichlet(minimum=11).deal(pool_of([50, 50]), 10, np.random.default_rng(0))
     with pytest.raises(
-        FedTailorError, match=r"out of 5000 .* 20 clients at least 9 of the 200 samples.*partition\.beta"
+        FedTailorError, match=r"out of 10000 .* 20 clients at least 9 of the 200 samples.*partition\.beta"
     ):
         DirichletPlain(minimum=9).deal(pool_of([100, 100]), 20, np.random.default_rng(0))
 

@@ -285,12 +285,12 @@ def test_arrays_in_one_file(tmp_path: Path) -> None:
         ({"x": np.eye(3)}, "no array 'y'"),
         ({"x": np.eye(3), "y": np.arange(2)}, "y has shape"),
         ({"x": np.eye(3), "y": np.arange(3), "test": np.zeros(2)}, "test has shape"),
-        ({"x": np.arange(3), "y": np.arange(3)}, "x must be numbers"),
-        ({"x": np.array([["a"]] * 3), "y": np.arange(3)}, "x must be numbers"),
+        ({"x": np.arange(3), "y": np.arange(3)}, "x has (shape|values of type)"),
+        ({"x": np.array([["a"]] * 3), "y": np.arange(3)}, "x has (shape|values of type)"),
         ({"x": np.eye(3), "y": np.array([0.0, 1, 2])}, "whole numbers"),
         ({"x": np.eye(3), "y": np.array([0, -1, 2])}, "label -1"),
         ({"x": np.zeros((0, 3)), "y": np.zeros(0, int)}, "no samples"),
-        ({"x": -np.eye(3, dtype=int), "y": np.arange(3)}, "negative"),
+        ({"x": -np.eye(3, dtype=int), "y": np.arange(3)}, "below 0"),
         ({"x": np.eye(3), "y": np.array([0, {}, 2], object)}, "never loaded"),
     ],
 )
@@ -307,3 +307,10 @@ def test_a_single_array_is_not_enough(tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-8])
     with pytest.raises(FedTailorError, match="cannot be read as NumPy arrays"):
         read(tmp_path, "arrays", path=str(tmp_path))
+
+
+def test_images_given_as_arrays_get_their_channels_first(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for shape, expected in (((6, 8, 9), (1, 8, 9)), ((6, 8, 9, 3), (3, 8, 9)), ((6, 3, 8, 9), (3, 8, 9))):
+        np.savez(tmp_path / "a.npz", x=rng.integers(0, 255, shape, dtype=np.uint8), y=np.arange(6) % 2)
+        assert sources.build("arrays", {"path": str(tmp_path / "a.npz")}).read(tmp_path).x.shape[1:] == expected

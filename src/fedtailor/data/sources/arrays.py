@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedtailor.data.compact import as_samples
 from fedtailor.data.pool import Pool, Source, sources
 from fedtailor.data.sources.files import check_labels, encoded, located, token_ids
 from fedtailor.errors import FedTailorError
@@ -64,17 +65,12 @@ def arrays_pool(place: Path, arrays: dict[str, np.ndarray]) -> Pool:
         if name not in arrays:
             raise FedTailorError(f"{place} has no array '{name}'. It has: {', '.join(arrays) or 'none'}.")
     x, y, client, test = arrays["x"], arrays["y"], arrays.get("client"), arrays.get("test")
-    if x.ndim < 2 or x.dtype.kind not in "iuf":
-        raise FedTailorError(
-            f"{place}: x must be numbers, one row or image a sample, but has shape {x.shape} of {x.dtype}."
-        )
+    x = as_samples(x, f"{place}: x")
     for name, column in (("y", y), ("client", client), ("test", test)):
         if column is not None and column.shape != (len(x),):
             raise FedTailorError(f"{place}: {name} has shape {column.shape}, but x has {len(x)} samples.")
     if y.dtype.kind not in "iu":
         raise FedTailorError(f"{place}: y must be whole numbers from 0, but is of type {y.dtype}.")
-    if x.dtype.kind == "f" and not isinstance(x, np.memmap):
-        x = x.astype(np.float32, copy=False)
     classes = int(y.max(initial=0)) + 1
     check_labels(y, classes, place)
     owner, owners = (None, ()) if client is None else encoded(client.tolist())
