@@ -8,7 +8,7 @@ PYTHON ?= python3
 .PHONY: demo test lint bench clean
 
 demo: $(READY)
-	$(BIN)/fedtailor compare local fedavg fedper fedrep data=digits clients=20 partition.beta=0.1 net=lenet rounds=40 lr=0.1 --out runs/demo
+	$(BIN)/fedtailor compare local fedavg fedper fedrep data=digits clients=20 partition.beta=0.1 net=lenet rounds=30 lr=0.1 --out runs/demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
