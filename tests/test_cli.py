@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedtailor.cli import app
+from fedtailor.cli import app, console
 from fedtailor.data.partition import partitions
 from fedtailor.data.pool import sources
 from fedtailor.methods import methods
@@ -17,7 +17,7 @@ from fedtailor.nets import nets
 from fedtailor.registry import options
 
 QUICK = ["rounds=2", "clients=4", "partition=iid", "net=mlp", "net.hidden=[8]", "save_models=false"]
-COMMANDS = ("run", "compare", "show", "methods", "datasets", "nets", "partitions", "data get")
+COMMANDS = ("run", "compare", "pretrain", "show", "methods", "datasets", "nets", "partitions", "data get")
 
 
 def fedtailor(*words: str | Path, code: int = 0, cwd: Path | None = None) -> str:
@@ -31,8 +31,13 @@ def fedtailor(*words: str | Path, code: int = 0, cwd: Path | None = None) -> str
     return output
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "_width", 160)
+
+
 def invoke(*words: str | Path) -> str:
-    result = CliRunner().invoke(app, [str(w) for w in words], catch_exceptions=False, env={"COLUMNS": "160"})
+    result = CliRunner().invoke(app, [str(w) for w in words], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 

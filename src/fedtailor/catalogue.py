@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedtailor.data.pool import Source
@@ -56,7 +56,7 @@ def _travels(cls: type[Method]) -> str:
 def _option_table(kind: str, known: list[Option]) -> RenderableType:
     if not known:
         return Text("It has no options.")
-    table = Table("option", "default", "allowed", "meaning", box=None, pad_edge=False)
+    table = Table(Column("option", no_wrap=True), "default", "allowed", "meaning", box=None, pad_edge=False)
     for o in known:
         table.add_row(Text(f"{kind}.{o.name}"), Text(_shown(o.default)), Text(o.type), Text(o.meaning))
     return table

@@ -33,7 +33,7 @@ def comparison_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
 def comparison_table(results: Sequence[Result], title: str = "") -> Table:
     table = Table(title=title or None)
     for name in HEADER:
-        table.add_column(name, justify="left" if name == "method" else "right")
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
     for row in comparison_rows(results):
         table.add_row(*row)
     return table
