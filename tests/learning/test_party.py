@@ -32,6 +32,21 @@ def test_training_a_head_on_embedded_features_equals_running_the_frozen_body_eac
     assert torch.equal(net.body.vector, other.body.vector)
 
 
+def test_a_loss_on_given_features_receives_the_features(federation):
+    client = client_of(federation)
+    net = client.net()
+    seen = []
+
+    def loss(net, z, y):
+        seen.append((z, y))
+        return F.cross_entropy(net.classify(z) * 2, y)
+
+    z, y = client.embed(net)
+    client.train(net.head, on=(z[:4], y[:4]), loss=loss, epochs=1)
+    assert {tuple(row) for x, _ in seen for row in x.tolist()} <= {tuple(row) for row in z[:4].tolist()}
+    assert seen
+
+
 def test_pull_is_the_gradient_of_the_proximal_term(federation):
     client = client_of(federation, batch=100)
     net = client.net()
@@ -158,3 +173,35 @@ def test_fresh_weights_are_the_clients_own_whatever_the_round(federation):
     assert not torch.equal(first.fresh("supervisor"), other.fresh("supervisor"))
     assert not torch.equal(first.fresh("supervisor"), first.net().all.vector)
     assert torch.equal(first.net().all.vector, other.net().all.vector)
+
+
+def test_guarded_puts_back_only_the_part_that_diverged(federation, caplog):
+    client = client_of(federation)
+    one, two = client.net("one"), client.net("two")
+    before = two.all.vector
+    with caplog.at_level(logging.WARNING):
+        for x, y in client.guarded(client.batches(1), one.all, two.all):
+            one.all.step(cross_entropy(one, x, y), 0.1)
+            two.all.weights.fill_(float("nan"))
+    assert torch.equal(two.all.vector, before)
+    assert not torch.equal(one.all.vector, before)
+    assert caplog.text.count("diverged") == 1
+
+
+def test_guarded_trains_nets_and_leaves_out_what_batchnorm_cannot_take(federation):
+    module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    client = client_of(federation, 1, net=module, batch=1)
+    net = client.net().eval()
+    assert list(client.guarded(client.batches(1), net.all)) == []
+    assert net.training
+    sizes = [len(y) for _, y in client.guarded(client.batches(1, size=3), net.all)]
+    assert sizes == [3, 3]
+
+
+def test_only_sound_losses_are_recorded(federation, caplog):
+    client = client_of(federation)
+    with caplog.at_level(logging.WARNING):
+        verdicts = [client.sound(torch.tensor(v)) for v in (0.5, float("nan"), float("inf"), 2.0)]
+    assert verdicts == [True, False, False, True]
+    assert client.losses == [0.5, 2.0]
+    assert caplog.text.count("left out") == 2

@@ -49,8 +49,8 @@ class Engine(ABC):
         """One closing step after the last round."""
 
     @abstractmethod
-    def personal(self, client: int, payload: Payload) -> nn.Module:
-        """A client's personal model as an independent plain module."""
+    def personal(self, round: int, client: int, payload: Payload) -> nn.Module:
+        """A client's personal model, the one that `evaluate` scores in this round, as an independent plain module."""
 
     @abstractmethod
     def states(self) -> dict[int, State]:

@@ -39,8 +39,8 @@ class Inline(Engine):
         for i in sorted(clients):
             self.worker.finish(i, step, send(i))
 
-    def personal(self, client: int, payload: Payload) -> nn.Module:
-        return self.worker.personal(client, payload)
+    def personal(self, round: int, client: int, payload: Payload) -> nn.Module:
+        return self.worker.personal(client, round, payload)
 
     def states(self) -> dict[int, State]:
         return self.worker.states

@@ -55,8 +55,11 @@ class Worker:
         with seeded(self.protocol.seed, *client.keys):
             up = self._audited(self.method.fit(client, payload))
         self._keep(client)
-        result = score(self.method.personal(client, {**payload, **up}), self._test(id)) if evaluate else None
         loss = sum(client.losses) / len(client.losses) if client.losses else float("nan")
+        result = None
+        if evaluate:
+            with seeded(self.protocol.seed, *client.keys, "personal"):
+                result = score(self.method.personal(client, {**payload, **up}), self._test(id))
         return Outcome(up, len(client.samples), loss, result, client.logged)
 
     def sync(self, id: int, round: int, payload: Payload) -> None:
@@ -71,13 +74,19 @@ class Worker:
             self.method.finish(client, payload)
         self._keep(client)
 
+    def onboard(self, id: int, payload: Payload) -> None:
+        client = self._client(id, 0, "onboard")
+        with seeded(self.protocol.seed, *client.keys):
+            self.method.onboard(client, payload)
+        self._keep(client)
+
     def evaluate(self, id: int, round: int, payload: Payload) -> Score:
         if not len(self.federation.clients[id].test):
             return Score()
         return score(self._personal(id, round, payload), self._test(id))
 
-    def personal(self, id: int, payload: Payload) -> nn.Module:
-        model = self._personal(id, 0, payload)
+    def personal(self, id: int, round: int, payload: Payload) -> nn.Module:
+        model = self._personal(id, round, payload)
         return model.plain() if isinstance(model, Net) else copy.deepcopy(model)
 
     def state(self, id: int) -> State:

@@ -25,6 +25,7 @@ from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import Score
 from fedtailor.methods import Method, methods
 from fedtailor.nets.architecture import Architecture
+from fedtailor.randomness import seeded
 from fedtailor.registry import build
 
 Record = dict[str, Any]  # one line of metrics.jsonl
@@ -123,7 +124,8 @@ class Simulation:
         self.traffic.up = {i: outcome.up for i, outcome in self.outcomes.items()}
         replies = [Reply(i, outcome.samples, outcome.up) for i, outcome in self.outcomes.items()]
         if replies:
-            self.method.gather(self.server, replies)
+            with seeded(self.protocol.seed, *self.server.keys):  # dropout of nets that train at the server
+                self.method.gather(self.server, replies)
         self._enter_in_ledger()
         clock.lap("communication")
         self._evaluate(due)
@@ -172,6 +174,8 @@ class Simulation:
             others = [i for i in self.everyone if i not in trained]
             scores = self.engine.evaluate(self.round, others, self._send, sync=sync)
             self.scores = dict(sorted({**scores, **trained}.items()))
+            if sync:  # those scored before the answer take it in all the same
+                self.engine.sync(self.round, trained, self._send)
         elif sync:
             self.engine.sync(self.round, self.everyone, self._send)
 
@@ -227,7 +231,7 @@ class Simulation:
 
     def personal(self, client: int) -> nn.Module:
         """A client's personal model now, as an independent plain module."""
-        return self.engine.personal(client, self._send(client))
+        return self.engine.personal(self.round, client, self._send(client))
 
     def restore(self, round: int, server: State, clients: Mapping[int, State], metrics: list[Record]) -> None:
         """Go back to the end of a round, as a checkpoint kept it."""

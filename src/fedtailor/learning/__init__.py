@@ -1,6 +1,6 @@
 """The vocabulary methods are written in: train a part, embed, class means, weighted mean, pull, mix."""
 
-from fedtailor.learning.losses import Loss, cross_entropy, prototype_distance
+from fedtailor.learning.losses import Loss, cross_entropy, near_prototypes, prototype_distance
 from fedtailor.learning.mixing import Payload, Reply, State, mixed, weighted_mean
 from fedtailor.learning.party import Client, Party, Server
 from fedtailor.learning.protocol import Protocol
@@ -19,6 +19,7 @@ __all__ = [
     "cross_entropy",
     "mean_of_means",
     "mixed",
+    "near_prototypes",
     "prototype_distance",
     "weighted_mean",
 ]

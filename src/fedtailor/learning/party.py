@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 import torch
@@ -120,10 +120,12 @@ class Party:
             self._streams[purpose] = torch_stream(self.protocol.seed, *self.keys, purpose)
         return self._streams[purpose]
 
-    def batches(self, epochs: int | None = None, *, purpose: str = "batches") -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled batches of the training samples, for a loop of a method's own."""
+    def batches(
+        self, epochs: int | None = None, *, size: int | None = None, purpose: str = "batches"
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Shuffled batches of the training samples, for a loop of a method's own; see `guarded`."""
         epochs = self.protocol.epochs if epochs is None else epochs
-        return self.samples.batches(self.protocol.batch, epochs, self.rng(purpose))
+        return self.samples.batches(size or self.protocol.batch, epochs, self.rng(purpose))
 
     def train(
         self,
@@ -139,42 +141,52 @@ class Party:
         """SGD on one part of a net while the rest stays frozen.
 
         A head trains on features: those given as `on` = (z, y), else those of the frozen body, embedded once when they cannot vary.
-        `pull` adds a proximal term. `purpose` names the random stream of the batches; by default it is the part's name.
+        A loss given together with `on` receives features as its x. `pull` adds a proximal term. `purpose` names the random stream of the
+        batches; by default it is the part's name.
         """
         net = part.net
         purpose = purpose or part.name
-        if part.name == "head" and on is None and loss is cross_entropy and net.repeatable:
+        varies = self.samples.augmented or not net.repeatable
+        if part.name == "head" and on is None and loss is cross_entropy and not varies:
             on = self.embed(net)
-        net.train()
         if on is None:
             batches = self.batches(epochs, purpose=purpose)
         else:
             epochs = self.protocol.epochs if epochs is None else epochs
             batches = shuffled_pairs(*on, self.protocol.batch, epochs, self.rng(purpose))
-            loss = _head_loss
-        before = part.vector
+            loss = _head_loss if loss is cross_entropy else loss
         statistics = net.embedder.state_dict() if part.name == "head" and not net.repeatable else {}
         statistics = {name: tensor.clone() for name, tensor in statistics.items()}
-        self._descend(part, batches, loss, self.protocol.lr if lr is None else lr, pull)
+        lr = self.protocol.lr if lr is None else lr
+        for x, y in self.guarded(batches, part):
+            value = loss(net, x, y)
+            if self.sound(value):
+                part.step(value, lr, pull)
         if statistics:
             net.embedder.load_state_dict(statistics)
-        if not torch.isfinite(part.live).all():
-            part.vector = before
-            self.warn(f"training the {part.name} diverged; its weights are back at what they were before")
 
-    def _descend(
-        self, part: Part, batches: Iterator[tuple[Tensor, Tensor]], loss: Loss, lr: float, pull: Pull | None
-    ) -> None:
+    def guarded(self, batches: Iterable[tuple[Tensor, Tensor]], *parts: Part) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of a loop that trains `parts`: those a net cannot train on are left out, and parts that diverge are put back."""
+        before = [part.vector for part in parts]
+        for part in parts:
+            part.net.train()
+        smallest = 2 if any(part.net.has_batchnorm for part in parts) else 1  # one sample has no batch statistics
         for x, y in batches:
-            if len(y) == 1 and part.net.has_batchnorm:
-                continue  # BatchNorm has no statistics of a single sample
-            value = loss(part.net, x, y)
-            number = value.item()
-            if not math.isfinite(number):
-                self.warn(f"a step on the {part.name} was left out: its loss is {number}")
-                continue
-            self.losses.append(number)
-            part.step(value, lr, pull)
+            if len(y) >= smallest:
+                yield x, y
+        for part, vector in zip(parts, before, strict=True):
+            if not torch.isfinite(part.live).all():
+                part.vector = vector
+                self.warn(f"training the {part.name} diverged; its weights are back at what they were before")
+
+    def sound(self, loss: Tensor) -> bool:
+        """Record the loss of a step; if it is not finite, say so: the step has to be left out."""
+        number = loss.item()
+        if not math.isfinite(number):
+            self.warn(f"a step was left out: its loss is {number}")
+            return False
+        self.losses.append(number)
+        return True
 
     @torch.no_grad()
     def embed(self, net: Net) -> tuple[Tensor, Tensor]:

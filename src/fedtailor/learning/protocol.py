@@ -23,6 +23,9 @@ class Protocol:
     epochs: int = option(1, "local epochs of each round", at_least=0)
     batch: int = option(10, "batch size of local training", at_least=1)
     lr: float = option(0.005, "learning rate of local SGD", above=0.0)
+    augment: Literal["none", "flip-crop"] = option(
+        "none", "random views of training images: mirrored with chance ½ and shifted by up to 4 pixels"
+    )
     seed: int = option(0, "names every random stream of the run: same seed, same numbers", at_least=0)
     device: str = option("cpu", "where tensors live: cpu, cuda, cuda:1, mps")
     dtype: Literal["float32", "float64"] = option("float32", "floating-point type of parameters and inputs")

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from fedtailor.data.federation import Federation, Split
+from fedtailor.errors import FedTailorError
+from fedtailor.learning.augment import flip_crop
 from fedtailor.learning.protocol import Protocol
 
 CHUNK = 512  # samples in one forward pass when nothing trains
 
 
 class Samples:
-    """Normalized once when `ready` (fast, four bytes a value), else as each batch is taken (small, memory-mapped files included)."""
+    """Normalized once when `ready` (fast, four bytes a value), else as each batch is taken (small, memory-mapped files included).
+
+    Shuffled batches are augmented if the protocol says so; samples taken in order, to embed or to score, never are.
+    """
 
     def __init__(self, split: Split, federation: Federation, protocol: Protocol, *, ready: bool) -> None:
         self.split = split
@@ -23,6 +29,13 @@ class Samples:
         channels = (-1,) + (1,) * (len(federation.shape) - 1)
         self.mean = torch.tensor(federation.mean, dtype=self.dtype, device=self.device).view(channels)
         self.std = torch.tensor(federation.std, dtype=self.dtype, device=self.device).view(channels)
+        self.is_pixels = split.x.dtype == torch.uint8  # only these are normalized
+        self.is_tokens = not self.is_pixels and not split.x.is_floating_point()
+        self.augmented = protocol.augment != "none"
+        if self.augmented and (len(federation.shape) != 3 or self.is_tokens):
+            raise FedTailorError(
+                f"augment = {protocol.augment!r} needs images, but a sample here has shape {federation.shape}. Leave it out."
+            )
         self.y = split.y.to(self.device)
         self.x = self._normalized(torch.arange(len(split))) if ready else None
 
@@ -32,8 +45,22 @@ class Samples:
     def take(self, index: Tensor) -> Tensor:
         return self.x[index.to(self.device)] if self.x is not None else self._normalized(index)
 
+    def subset(self, rows: Tensor) -> Samples:
+        """Some of the samples, in this order, as samples of their own."""
+        some = copy.copy(self)
+        split, here = self.split, rows.to(self.device)
+        some.split = Split(split.x, split.y[rows], rows if split.rows is None else split.rows[rows])
+        some.y = self.y[here]
+        some.x = None if self.x is None else self.x[here]
+        return some
+
     def batches(self, size: int, epochs: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled batches, see `shuffled`; data that is ready is gathered once an epoch."""
+        black = -self.mean / self.std if self.is_pixels else torch.zeros_like(self.mean)
+        for x, y in self._shuffled(size, epochs, generator):
+            yield (flip_crop(x, black, generator) if self.augmented else x), y
+
+    def _shuffled(self, size: int, epochs: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         if self.x is not None:
             yield from shuffled_pairs(self.x, self.y, size, epochs, generator)
         else:
@@ -42,8 +69,9 @@ class Samples:
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Everything in order, in large pieces."""
-        for index in torch.arange(len(self)).split(CHUNK):
-            yield self.take(index), self.y[index[0] : index[-1] + 1]
+        for start in range(0, len(self), CHUNK):
+            index = torch.arange(start, min(start + CHUNK, len(self)))
+            yield self.take(index), self.y[start : start + CHUNK]
 
     def _normalized(self, index: Tensor) -> Tensor:
         raw = self.split.take(index).to(self.device)
