@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from fedtailor.learning import class_means, mean_of_means, mixed, prototype_distance
+from fedtailor.learning import class_means, cross_entropy, mean_of_means, mixed, near_prototypes, prototype_distance
+from fedtailor.nets.split import Net
 
 Z = torch.tensor([[1.0, 2.0], [3.0, 4.0], [10.0, 0.0]])
 Y = torch.tensor([0, 0, 2])
@@ -34,3 +35,10 @@ def test_mixing_by_one_share_and_by_one_for_each_entry():
     own, other = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 6.0])
     torch.testing.assert_close(mixed(own, other, 0.25), torch.tensor([2.5, 5.0]))
     torch.testing.assert_close(mixed(own, other, torch.tensor([0.0, 1.0])), torch.tensor([3.0, 2.0]))
+
+
+def test_cross_entropy_near_prototypes_adds_the_distance():
+    net = Net(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 3)))
+    prototypes, known = torch.ones(3, 2), torch.tensor([True, False, True])
+    expected = cross_entropy(net, Z, Y) + 0.3 * prototype_distance(net.features(Z), Y, prototypes, known)
+    torch.testing.assert_close(near_prototypes(prototypes, known, 0.3)(net, Z, Y), expected)

@@ -1,0 +1,69 @@
+"""Adversarial samples: inputs moved a little, in the direction that misleads a net most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedtailor.errors import FedTailorError
+from fedtailor.learning.samples import CHUNK, Samples
+from fedtailor.nets.split import Net
+
+Space = Literal["pixel", "normalised"]
+
+
+@dataclass(frozen=True)
+class Box:
+    """Where an attack may go, in the net's own inputs: `unit` is the length there of a step of 1, valid inputs lie in low..high."""
+
+    unit: Tensor
+    low: Tensor
+    high: Tensor
+
+
+def attack_box(samples: Samples, space: Space = "pixel") -> Box:
+    """Pixels of 0..1 before they are normalized, or ("normalised", as some published code does) inputs of 0..1 after it.
+
+    Measurements have no pixels: they move by their own unit and have no bounds.
+    """
+    if samples.is_tokens:
+        raise FedTailorError("Token ids cannot be moved a little, so there are no adversarial samples of text.")
+    zero, one = torch.zeros_like(samples.mean), torch.ones_like(samples.std)
+    if space == "normalised":
+        return Box(one, zero, one)
+    if not samples.is_pixels:
+        return Box(one, zero - torch.inf, one * torch.inf)
+    return Box(1 / samples.std, -samples.mean / samples.std, (1 - samples.mean) / samples.std)
+
+
+def pgd(
+    net: Net,
+    x: Tensor,
+    y: Tensor,
+    box: Box,
+    generator: torch.Generator,
+    *,
+    epsilon: float = 8 / 255,
+    step: float = 2 / 255,
+    steps: int = 20,
+) -> Tensor:
+    """Projected gradient ascent on the cross-entropy within ε of x in every entry, from a random start (Madry et al., 2018).
+
+    The net is put in eval mode, so that samples do not depend on each other.
+    """
+    net.eval()
+    noise = torch.rand(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+    reach = epsilon * box.unit
+    moved = (x + (2 * noise - 1) * reach).clamp(box.low, box.high)
+    pieces = [slice(start, start + CHUNK) for start in range(0, len(x), CHUNK)]
+    for piece in pieces * steps:
+        place = moved[piece].requires_grad_()
+        (slope,) = torch.autograd.grad(F.cross_entropy(net(place), y[piece]), place)
+        ahead = place.detach() + step * box.unit * slope.sign()
+        near = torch.clamp(ahead, x[piece] - reach, x[piece] + reach)
+        moved[piece] = near.clamp(box.low, box.high)
+    return moved

@@ -1,0 +1,42 @@
+"""Two vectors mixed entry by entry, with weights learned by gradient descent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedtailor.learning.mixing import mixed
+from fedtailor.nets.split import Part
+
+
+def learned_weights(
+    part: Part,
+    own: Tensor,
+    other: Tensor,
+    weights: Tensor,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    lr: float,
+    *,
+    logits: Callable[[Tensor], Tensor],
+    clamp: bool = True,
+) -> tuple[Tensor, float]:
+    """Weights W after a gradient step for each batch on the cross-entropy of own + (other − own)⊙W, and the last batch's loss.
+
+    The vectors stand for the last entries of `part` (of its head, for example), which are left at the mixture; the rest stays as it is.
+    """
+    place, difference = part.live[-len(own) :], other - own
+    place.copy_(mixed(other, own, weights))
+    last = float("nan")
+    for x, y in batches:
+        loss = F.cross_entropy(logits(x), y)
+        last = loss.item()
+        if not math.isfinite(last):
+            continue
+        weights = weights - lr * part.gradient(loss)[-len(own) :] * difference  # ∂L/∂W = ∂L/∂ŵ ⊙ (other − own)
+        if clamp:
+            weights = weights.clamp(0, 1)
+        place.copy_(mixed(other, own, weights))
+    return weights, last

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import math
+
+import torch
+
+from fedtailor.learning.similarity import label_similarity, squared_distances
+
+
+def test_label_similarity_is_the_cosine_whether_of_counts_or_shares():
+    counts = torch.tensor([[3, 4, 0], [0, 0, 2], [1, 1, 1], [0, 0, 0]])
+    found = label_similarity(counts)
+    assert math.isclose(found[0, 2], 7 / (5 * math.sqrt(3)), rel_tol=1e-12)
+    assert found[0, 1] == 0
+    assert torch.equal(found[3], torch.zeros(4, dtype=torch.float64))  # no samples: like no one
+    shares = counts.double() / counts.sum(1, keepdim=True).clamp(min=1)
+    torch.testing.assert_close(label_similarity(shares), found, rtol=0, atol=1e-12)
+    torch.testing.assert_close(label_similarity(counts, counts[[2, 0]]), found[:, [2, 0]], rtol=0, atol=1e-12)
+
+
+def test_squared_distances_against_a_double_loop():
+    w = torch.randn(6, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = torch.tensor([[(a - b).square().sum().item() for b in w] for a in w], dtype=torch.float64)
+    torch.testing.assert_close(squared_distances(w), expected, rtol=0, atol=1e-12)
+
+
+def test_small_distances_survive_a_large_common_part():
+    step = torch.randn(4, 500, generator=torch.Generator().manual_seed(0)) * 1e-2
+    w = 5 + step  # ‖w‖² is 12,500, the distances are about 0.1
+    exact = squared_distances(w.double())
+    torch.testing.assert_close(squared_distances(w).double(), exact, rtol=1e-3, atol=0)
+    assert torch.equal(squared_distances(w).diagonal(), torch.zeros(4))

@@ -1,0 +1,89 @@
+"""Quadratic programs over shares against a general solver and the conditions an optimum has to meet."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from fedtailor.learning import simplex
+from fedtailor.learning.simplex import least_on_simplex, onto_simplex
+
+
+def value(a, q, b):
+    return a @ q @ a / 2 - b @ a
+
+
+def by_scipy(q: np.ndarray, b: np.ndarray) -> np.ndarray:
+    n = len(b)
+    return minimize(
+        value,
+        np.full(n, 1 / n),
+        args=(q, b),
+        jac=lambda a, q, b: q @ a - b,
+        bounds=[(0, 1)] * n,
+        constraints={"type": "eq", "fun": lambda a: a.sum() - 1, "jac": lambda a: np.ones(n)},
+        method="SLSQP",
+        options={"ftol": 1e-15, "maxiter": 500},
+    ).x
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 12])
+def test_the_same_shares_as_a_general_solver(n):
+    rng = np.random.default_rng(n)
+    factor = rng.normal(size=(n, n + 2))
+    q, b = factor @ factor.T / n + 0.05 * np.eye(n), rng.normal(size=(6, n))
+    found = least_on_simplex(torch.from_numpy(q), torch.from_numpy(b)).numpy()
+    assert (found >= 0).all()
+    assert np.allclose(found.sum(1), 1, atol=1e-12)
+    assert n < 5 or (found == 0).any()  # some bounds are at work
+    for a, row in zip(found, b, strict=True):
+        np.testing.assert_allclose(a, by_scipy(q, row), atol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_singular_matrices_have_a_best_value_too(rank):
+    rng = np.random.default_rng(rank)
+    factor = rng.normal(size=(8, rank))
+    q, b = factor @ factor.T, rng.normal(size=8) * (rank > 1)
+    a = least_on_simplex(torch.from_numpy(q), torch.from_numpy(b)).numpy()
+    assert a.min() >= 0
+    assert a.sum() == pytest.approx(1)
+    assert value(a, q, b) <= value(by_scipy(q, b), q, b) + 1e-6
+
+
+def test_a_hundred_shares_meet_the_conditions_of_an_optimum():
+    rng = torch.Generator().manual_seed(1)
+    factor = torch.randn(100, 30, generator=rng, dtype=torch.float64)
+    gram = factor @ factor.T
+    q = gram + torch.rand(100, generator=rng, dtype=torch.float64).diag()
+    a = least_on_simplex(q, gram[:20])
+    slope = a @ q - gram[:20]
+    lowest = slope.min(1, keepdim=True).values
+    assert (slope - lowest)[a > 0].max() < 1e-7  # equal where a share is positive, nowhere lower
+    torch.testing.assert_close(a.sum(1), torch.ones(20, dtype=torch.float64))
+
+
+def test_one_share_is_all():
+    assert least_on_simplex(torch.tensor([[3.0]]), torch.tensor([[-5.0]])).tolist() == [[1.0]]
+    assert least_on_simplex(torch.zeros(1, 1), torch.zeros(1)).tolist() == [1.0]
+
+
+def test_the_nearest_shares():
+    rows = torch.tensor([[0.2, 0.3, 0.5], [2.0, 0.0, 0.0], [0.5, 0.5, -1.0], [1.0, 1.0, 1.0], [0.9, 0.7, 0.0]])
+    expected = torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [1 / 3] * 3, [0.6, 0.4, 0.0]])
+    torch.testing.assert_close(onto_simplex(rows), expected)
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_the_end_is_exact_wherever_the_descent_stops(steps, monkeypatch):
+    rng = torch.Generator().manual_seed(2)
+    factor = torch.randn(15, 6, generator=rng, dtype=torch.float64)
+    q, b = factor @ factor.T + 0.1 * torch.eye(15), torch.randn(4, 15, generator=rng, dtype=torch.float64)
+    usual = least_on_simplex(q, b)
+    descended = simplex._descended
+    monkeypatch.setattr(simplex, "_descended", lambda q, b: descended(q, b, steps))
+    torch.testing.assert_close(least_on_simplex(q, b), usual, rtol=0, atol=1e-9)
+    monkeypatch.setattr(simplex, "_descended", lambda q, b: torch.eye(15, dtype=q.dtype)[: len(b)])  # from a corner
+    torch.testing.assert_close(least_on_simplex(q, b), usual, rtol=0, atol=1e-9)
