@@ -15,6 +15,7 @@ import fedtailor.data.sources  # noqa: F401  (both register what they hold)
 from fedtailor.data.federation import Federation
 from fedtailor.data.partition import Partition, partitions
 from fedtailor.data.pool import Source, data_root, sources
+from fedtailor.data.proxy import with_proxy
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.learning.protocol import Protocol
 from fedtailor.methods import Method, methods
@@ -43,6 +44,7 @@ class DataSettings:
 
     root: str = option("", "folder that holds data sets (default: FEDTAILOR_DATA, else a cache folder)")
     fraction: float = option(1.0, "use only this share of the samples, drawn at random", above=0.0, at_most=1.0)
+    proxy: str = option("", "name of another data set whose samples the server gets as proxy data, resized to fit")
 
 
 @dataclass(frozen=True)
@@ -85,14 +87,18 @@ class Config:
 
     def federation(self) -> Federation:
         """Read the data and deal it to the clients."""
-        pool = self.data.read(data_root(self.data_settings.root))
+        root = data_root(self.data_settings.root)
+        pool = self.data.read(root)
         if self.data_settings.fraction < 1:
             rng = numpy_stream(self.settings.seed, "fraction")
             count = max(1, round(len(pool) * self.data_settings.fraction))
             rows = rng.choice(len(pool), count, replace=False)
             rows.sort()
             pool = pool.subset(rows)
-        return Federation.from_pool(pool, self.partition, clients=self.settings.clients, seed=self.settings.seed)
+        federation = Federation.from_pool(pool, self.partition, clients=self.settings.clients, seed=self.settings.seed)
+        if self.data_settings.proxy:
+            federation = with_proxy(federation, sources.build(self.data_settings.proxy, {}).read(root))
+        return federation
 
     def values(self) -> dict[str, Any]:
         """As plain values, every option spelled out."""

@@ -20,6 +20,7 @@ from fedtailor.experiment.config import Config
 from fedtailor.experiment.ledger import Ledger
 from fedtailor.experiment.simulation import Record, Simulation
 from fedtailor.learning.scoring import Score
+from fedtailor.nets.weights import provenance
 
 
 class RunFolder:
@@ -45,7 +46,9 @@ class RunFolder:
         replace_text(folder.config, config.to_toml())
         packages = {name: version(name) for name in ("fedtailor", "torch", "numpy", "safetensors")}
         machine = {"python": platform.python_version(), "platform": platform.platform()}
-        replace_text(path / "versions.json", json.dumps({**packages, **machine}, indent=1))
+        weights = getattr(config.net, "weights", "")
+        started = {"weights": provenance(weights)} if weights else {}
+        replace_text(path / "versions.json", json.dumps({**packages, **machine, **started}, indent=1))
         folder.ledger.write_text("round,client,direction,name,bytes\n")
         folder.metrics.touch()
         folder.clients.touch()
@@ -63,21 +66,28 @@ class RunFolder:
         command = " ".join(["fedtailor", *sys.argv[1:]])
         replace_text(self.path / "status.json", json.dumps({"state": state, "round": round, "command": command}))
 
+    @property
+    def state(self) -> str:
+        """running, interrupted, failed or finished, as it was last said."""
+        try:
+            return str(json.loads((self.path / "status.json").read_text())["state"])
+        except (OSError, ValueError, KeyError):
+            return "unknown"
+
     def records(self) -> list[Record]:
         return read_lines(self.metrics)
 
     def append(self, record: Record, simulation: Simulation) -> None:
         """Add one step's metrics, per-client results and ledger entries."""
         _append(self.metrics, _json(record))
+        outcomes = simulation.outcomes.items() if record["phase"] == "round" else ()
+        logged = {i: o.logged for i, o in outcomes if o.logged}
+        line = {"round": record["round"], "phase": record["phase"], "logged": logged}
         if record["accuracy"] is not None:
             scores = [simulation.scores.get(i, Score()) for i in simulation.everyone]
-            line = {
-                "round": record["round"],
-                "phase": record["phase"],
-                "accuracy": [s.accuracy for s in scores],
-                "loss": [s.loss / s.total if s.total else None for s in scores],
-                "logged": {i: o.logged for i, o in simulation.outcomes.items() if o.logged},
-            }
+            line["accuracy"] = [s.accuracy for s in scores]
+            line["loss"] = [s.loss / s.total if s.total else None for s in scores]
+        if "accuracy" in line or logged:
             _append(self.clients, _json(line))
         self.append_ledger(simulation)
 

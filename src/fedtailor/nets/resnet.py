@@ -19,21 +19,26 @@ NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": lambda channels: nn.
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions and a shortcut, itself a 1×1 convolution where the size changes."""
+    """Two 3×3 convolutions and a shortcut, itself a 1×1 convolution where the size changes.
+
+    `adapter1` and `adapter2` do nothing here; they are where small trainable modules go into a frozen net.
+    """
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        self.adapter1: nn.Module = nn.Identity()
         self.bn1 = norm(after)
         self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.adapter2: nn.Module = nn.Identity()
         self.bn2 = norm(after)
         same = stride == 1 and before == after
         self.downsample = None if same else nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), norm(after))
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
-        z = relu(self.bn1(self.conv1(x)))
-        return relu(self.bn2(self.conv2(z)) + shortcut)
+        z = relu(self.bn1(self.adapter1(self.conv1(x))))
+        return relu(self.bn2(self.adapter2(self.conv2(z))) + shortcut)
 
 
 class ResNet(nn.Module):

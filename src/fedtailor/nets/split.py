@@ -107,9 +107,10 @@ class Net(nn.Module):
             raise FedTailorError(f"The net {type(self.embedder).__name__} does not expose stages; use resnet18 or cnn.")
         return self.embedder.stages(x)  # type: ignore[operator]
 
-    def plain(self) -> nn.Module:
-        """An independent copy of the whole as the plain module it was made from."""
-        whole = _replaced(copy.deepcopy(self.embedder), self.head_name, copy.deepcopy(self.classifier))
+    def plain(self, head: nn.Module | None = None) -> nn.Module:
+        """An independent copy of the whole as the plain module it was made from; another head may take the place of its own."""
+        head = copy.deepcopy(self.classifier if head is None else head)
+        whole = _replaced(copy.deepcopy(self.embedder), self.head_name, head)
         for buffer in whole.buffers():
             buffer.data = buffer.data.clone()  # a copied view brings along all the memory it looks into
         return whole

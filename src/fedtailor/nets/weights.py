@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -31,6 +33,18 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     with torch.no_grad():
         for name, tensor in found.items():
             own[name].copy_(tensor)
+
+
+def provenance(path: str | Path) -> dict[str, str]:
+    """Which file this is: its name, its checksum, and what a .safetensors file says about itself."""
+    path = Path(path).expanduser()
+    with path.open("rb") as file:
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()
+    said: dict[str, str] = {}
+    if path.suffix == ".safetensors":
+        with safetensors.safe_open(path, "pt") as opened:
+            said = opened.metadata() or {}
+    return {**said, "file": path.name, "sha256": checksum}
 
 
 def _check(own: dict[str, Tensor], found: dict[str, Tensor], path: str | Path) -> None:

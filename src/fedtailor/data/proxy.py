@@ -1,0 +1,43 @@
+"""Proxy samples for the server from another data set than the clients'."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from fedtailor.data.compact import as_type
+from fedtailor.data.federation import Federation, Split
+from fedtailor.data.pool import Pool
+from fedtailor.errors import FedTailorError
+
+PIECE = 1024  # images resized at a time
+
+
+def with_proxy(federation: Federation, pool: Pool) -> Federation:
+    """The federation with the pool's samples at its server, images resized to fit, in place of those it had.
+
+    The labels are those of another task. They are kept where the federation has a class of that number, and samples with others are
+    left out, so that what wants a label (an attack's target) gets one that the net knows.
+    """
+    rows = np.flatnonzero(pool.y < federation.classes)
+    pixels, own, found = as_type(pool.x, "the proxy data"), tuple(federation.shape), tuple(pool.x.shape[1:])
+    images = len(own) == len(found) == 3 and own[0] == found[0] and pixels.dtype == np.uint8
+    if found != own and not images:
+        raise FedTailorError(
+            f"The proxy data has samples of shape {found} ({pixels.dtype}) where the clients have {own}; only images with as many channels "
+            "can be resized to fit. Choose another data.proxy."
+        )
+    pieces = np.split(rows, range(PIECE, len(rows), PIECE))  # it may be a file larger than memory
+    x = torch.cat([_fitted(torch.from_numpy(np.array(pixels[piece])), own) for piece in pieces])
+    return replace(federation, server=Split(x, torch.from_numpy(pool.y[rows].astype(np.int64))))
+
+
+def _fitted(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if tuple(x.shape[1:]) == shape:
+        return x
+    resized = interpolate(x.float(), shape[1:], mode="bilinear", antialias=True, align_corners=False)
+    return resized.round_().clamp_(0, 255).to(torch.uint8)

@@ -1,0 +1,88 @@
+"""Pretraining: a net trained on a whole data set in one place, into a file of weights that runs may start from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from fedtailor.errors import FedTailorError, nearest
+from fedtailor.experiment.config import Config, lay_over
+from fedtailor.learning.party import Modules, Party
+from fedtailor.learning.samples import Samples
+from fedtailor.learning.scoring import score
+from fedtailor.nets import Net
+from fedtailor.randomness import seeded
+
+DEFAULTS: dict[str, Any] = {"net": "resnet18", "data": "digits", "epochs": 5, "batch": 64, "lr": 0.1}
+KEYS = ("net", "data", "epochs", "batch", "lr", "augment", "seed", "device", "threads")
+# one client that holds all; the official test part, or a tenth of each class, is kept to see how well it goes
+ONE_PLACE = {"name": "paired", "reserve": 0, "server_share": 0.0, "test_share": 0.1}
+
+Watch = Callable[[int, float, float], None]  # epoch, its mean loss, accuracy on the test part
+
+
+def plan(words: Iterable[str]) -> Config:
+    """The config that key=value words ask for: a federation of one that holds all the data."""
+    values = dict(DEFAULTS)
+    for word in words:
+        key = word.partition("=")[0].partition(".")[0]
+        if key not in KEYS:
+            raise FedTailorError(f"Pretraining has no key '{key}'.{nearest(key, KEYS)} Allowed: {', '.join(KEYS)}.")
+        lay_over(values, word)
+    return Config.from_values({**values, "clients": 1, "partition": ONE_PLACE})
+
+
+def pretrain(config: Config, out: Path, watch: Watch = lambda epoch, loss, accuracy: None) -> None:
+    """SGD whose rate falls to 0 by a cosine, epoch by epoch; the body's weights go to `out`, with a note of how they were made."""
+    if out.suffix != ".safetensors" or out.exists():
+        raise FedTailorError(f"--out must name a new file ending in .safetensors, which '{out}' is not.")
+    if not hasattr(config.net, "weights"):
+        raise FedTailorError(f"The net '{config.net.name}' cannot start from a file. One that can: resnet18.")
+    protocol, federation = config.settings, config.federation()
+    modules = Modules(config.net, None, federation.task, protocol, carry_buffers=True)
+    train, test = (
+        Samples(split, federation, protocol, ready=False)
+        for split in (federation.clients[0].train, federation.clients[0].test)
+    )
+    net, _ = modules.lend("model")
+    if not all(p.requires_grad for p in net.parameters()):
+        raise FedTailorError(
+            f"The net '{config.net.name}' has a frozen backbone: pretrain the bare net, such as resnet18."
+        )
+    torch.set_num_threads(protocol.threads)
+    accuracy = math.nan
+    for epoch in range(protocol.epochs):
+        party = Party(modules, train, protocol, {}, ("pretrain", epoch))
+        rate = protocol.lr * (1 + math.cos(math.pi * epoch / protocol.epochs)) / 2
+        with seeded(protocol.seed, *party.keys):
+            party.train(net.all, epochs=1, lr=rate)
+        accuracy = score(net, test).accuracy
+        watch(epoch + 1, sum(party.losses) / max(1, len(party.losses)), accuracy)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    how = {"samples": str(len(train)), "mean": str(federation.mean), "std": str(federation.std)}
+    save_file(_body(net), out, {**_note(config), **how, "accuracy": f"{accuracy:.4f}"})
+
+
+def _body(net: Net) -> dict[str, torch.Tensor]:
+    head = f"{net.head_name}."
+    return {name: t.contiguous() for name, t in net.plain().state_dict().items() if not name.startswith(head)}
+
+
+def _note(config: Config) -> dict[str, str]:
+    told = config.values()
+    return {
+        "net": _spelled(told["net"]),
+        "data": _spelled(told["data"]),
+        "training": _spelled({key: told[key] for key in KEYS[2:7]}),
+        "made_with": f"fedtailor {version('fedtailor')}, torch {version('torch')}",
+    }
+
+
+def _spelled(table: dict[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in table.items() if value != "" and key != "root")
