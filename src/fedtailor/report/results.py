@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ class Result:
     records: list[dict[str, Any]]
     clients: np.ndarray  # last accuracy of each client, NaN where there is none
     state: str
+    lines: list[dict[str, Any]]  # of clients.jsonl: what the clients scored and logged
 
     @property
     def method(self) -> str:
@@ -60,15 +60,11 @@ def read_result(path: Path) -> Result:
     """Read a run folder, whatever state it was left in."""
     folder = RunFolder.open(path)
     lines = read_lines(folder.clients)
-    last = lines[-1]["accuracy"] if lines else []
-    try:
-        state = json.loads((path / "status.json").read_text())["state"]
-    except (OSError, ValueError, KeyError):
-        state = "unknown"
+    last: list[float | None] = next((line["accuracy"] for line in reversed(lines) if "accuracy" in line), [])
     clients = np.array([np.nan if a is None else a for a in last], dtype=float)
-    result = Result(path, read_toml(folder.config), read_lines(folder.metrics), clients, state)
+    result = Result(path, read_toml(folder.config), read_lines(folder.metrics), clients, folder.state, lines)
     if not result.evaluated:
-        raise FedTailorError(f"'{path}' has no finished round yet (state: {state}).")
+        raise FedTailorError(f"'{path}' has no finished round yet (state: {folder.state}).")
     return result
 
 

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedtailor.learning import Client, Payload, Reply, Server, State, cross_entropy, mixed, weighted_mean
+from fedtailor.methods.base import Method, methods
+from fedtailor.nets.split import Net
+from fedtailor.registry import option
+
+
+@methods.register("fedafk")
+@dataclass(frozen=True)
+class FedAFK(Method):
+    """Share a body trained under a fixed random head; each client's own body learns from its features and is mixed with it by a learned
+    share (Yin & Mao, 2025)."""
+
+    paper = "Yin & Mao, Personalized Federated Learning with Adaptive Feature Aggregation and Knowledge Transfer"
+    year = 2025
+    family = "personalized aggregation"
+    down = ("body",)
+    up = ("body",)
+    keeps = ("own_body", "own_head", "mu")
+    eval_point = "after_train"
+
+    afa: bool = option(True, "adaptive feature aggregation: mix the own body with the global one by a learned share μ")
+    kt: bool = option(True, "knowledge transfer: draw the own features to the global ones")
+    lam: float = option(0.3, "λ: weight of knowledge transfer, 1 − λ that of the labels", at_least=0.0, at_most=1.0)
+    mu0: float = option(0.5, "share μ of the own body at the start", at_least=0.0, at_most=1.0)
+    mu_lr: float | None = option(None, "learning rate of μ (none: lr, as in the paper)", above=0.0)
+    mu_at: Literal["mixture", "own"] = option(
+        "mixture", "where the gradient of μ is taken: at the mixture, or at the own body"
+    )
+    kt_dir: Literal["local-global", "global-local"] = option(
+        "local-global", "KL divergence of local from global features, as in the paper, or the other way round"
+    )
+    kt_ref: Literal["running", "received"] = option(
+        "running", "global features of the body as it trains here, or as it was received"
+    )
+
+    def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
+        server.state["body"] = server.net().body.vector
+
+    def init(self, client: Client) -> State:
+        net = client.net("personal")
+        return {"own_body": net.body.vector, "own_head": net.head.vector, "mu": torch.tensor(self.mu0, dtype=torch.float64)}
+
+    def send(self, server: Server, client: int) -> Payload:
+        return {"body": server.state["body"]}
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        shared = client.net("global", body=payload["body"])  # θ_G,i under φ_rd: the common initial head, which never trains
+        own = self.personal(client, payload)  # θ_i, φ_i
+        teacher = shared if self.kt_ref == "running" else client.net("received", body=payload["body"])
+        mu, lr = float(client.state["mu"]), client.protocol.lr
+        for _ in range(client.protocol.epochs):
+            for x, y in client.guarded(client.batches(1, purpose="body"), shared.body, own.body):
+                loss = cross_entropy(shared, x, y)
+                if client.sound(loss):
+                    shared.body.step(loss, lr)  # (4)
+                target = self._features(teacher, x)
+                loss = self._total(own, x, y, target)
+                if client.sound(loss):
+                    own.body.step(loss, lr)  # (5)
+                if self.afa:
+                    slope = self._slope(own, shared, mu, x, y, target)
+                    mu = min(max(mu - (self.mu_lr or lr) * slope, 0.0), 1.0) if math.isfinite(slope) else mu  # (6)
+            if self.afa:
+                own.body.vector = mixed(own.body.vector, shared.body.vector, mu)  # (3)
+            client.train(own.head, epochs=1)  # (7)
+        client.state.update(own_body=own.body.vector, own_head=own.head.vector, mu=torch.tensor(mu, dtype=torch.float64))
+        client.log(mu=mu)
+        return {"body": shared.body.vector}
+
+    def _features(self, teacher: Net, x: Tensor) -> Tensor | None:
+        if not self.kt:
+            return None
+        with torch.no_grad():
+            return F.log_softmax(teacher.features(x), dim=1)
+
+    def _total(self, own: Net, x: Tensor, y: Tensor, target: Tensor | None) -> Tensor:
+        """ℓ_total: labels and, as softmax over the features, the global body's view of the batch (8, 9)."""
+        if target is None:
+            return cross_entropy(own, x, y)
+        z = own.features(x)
+        pair = (target, F.log_softmax(z, dim=1))
+        other, reference = pair if self.kt_dir == "local-global" else pair[::-1]
+        transfer = F.kl_div(other, reference, reduction="batchmean", log_target=True)  # KL(reference ‖ other)
+        return (1 - self.lam) * F.cross_entropy(own.classify(z), y) + self.lam * transfer
+
+    def _slope(self, own: Net, shared: Net, mu: float, x: Tensor, y: Tensor, target: Tensor | None) -> float:
+        """∂ℓ_total/∂μ along θ(μ) = μθ_i + (1−μ)θ_G: the gradient there, times θ_i − θ_G."""
+        along = own.body.weights - shared.body.weights
+        body, statistics = own.body.vector, own.local_buffers.clone()
+        own.body.weights.copy_(mixed(own.body.weights, shared.body.weights, mu if self.mu_at == "mixture" else 1.0))
+        gradient = own.body.gradient(self._total(own, x, y, target))
+        own.body.vector = body
+        own.local_buffers.copy_(statistics)
+        return gradient.dot(along).item()
+
+    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+        server.state["body"] = weighted_mean(replies, "body")
+
+    def personal(self, client: Client, payload: Payload) -> Net:
+        return client.net("personal", body=client.state["own_body"], head=client.state["own_head"])

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fedtailor.learning import Client, Payload, Reply, Server, State, mixed, weighted_mean
+from fedtailor.learning.elementwise import learned_weights
+from fedtailor.learning.samples import shuffled_pairs
+from fedtailor.methods.base import methods
+from fedtailor.methods.fedrep import FedRep
+from fedtailor.nets.split import Net
+from fedtailor.registry import option
+
+
+@methods.register("fedah")
+@dataclass(frozen=True)
+class FedAH(FedRep):
+    """FedRep whose heads start from own and global head mixed entry by entry, with learned weights (Zhou et al., 2024)."""
+
+    paper = "Zhou et al., FedAH: Aggregated Head for Personalized Federated Learning"
+    year = 2024
+    down = ("body", "head")
+    up = ("body", "head")
+    keeps = ("weights",)
+    new_client = "mixes its head with the global one, then trains as in one round, sending nothing back"
+
+    eta_w: float = option(1.0, "step size of the weights W", at_least=0.0)
+    w_epochs: int = option(1, "epochs on the weights W each time they are learned", at_least=0)
+    clamp: bool = option(True, "keep the weights W between 0 and 1")
+    fixed_w: float | None = option(
+        None,
+        "one weight for all entries, none learned: 0 keeps the own head, 1 takes the global",
+        at_least=0,
+        at_most=1,
+    )
+    sync_all: bool = option(True, "every client mixes after each round; false: only who takes part, before it trains")
+
+    def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
+        net = server.net()
+        server.state.update(body=net.body.vector, head=net.head.vector)
+
+    def send(self, server: Server, client: int) -> Payload:
+        return {"body": server.state["body"], "head": server.state["head"]}
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        if not self.sync_all:
+            self.sync(client, payload)
+        net = client.net(body=payload["body"], head=client.state["head"])
+        client.train(net.head, epochs=self.head_epochs)
+        client.train(net.body)
+        client.state["head"] = net.head.vector
+        if "weights" in client.state:
+            client.log(global_share=client.state["weights"].mean().item())
+        return {"body": net.body.vector, "head": net.head.vector}
+
+    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+        server.state["body"] = weighted_mean(replies, "body")
+        server.state["head"] = weighted_mean(replies, "head")
+
+    @property
+    def syncs_everyone(self) -> bool:
+        return self.sync_all
+
+    def sync(self, client: Client, payload: Payload) -> None:
+        client.state.update(self._aggregated(client, payload))
+
+    def onboard(self, client: Client, payload: Payload) -> None:
+        if self.sync_all:
+            self.sync(client, payload)
+        super().onboard(client, payload)
+
+    def personal(self, client: Client, payload: Payload) -> Net:
+        head = client.state["head"] if self.sync_all else self._aggregated(client, payload)["head"]
+        return client.net(body=payload["body"], head=head)
+
+    def _aggregated(self, client: Client, payload: Payload) -> State:
+        """The aggregated head ĥ = h_i + (h − h_i)⊙W, and W learned for it while body and both heads stay frozen."""
+        own, received = client.state["head"], payload["head"]
+        if self.fixed_w is not None:
+            return {"head": mixed(received, own, self.fixed_w)}
+        weights = client.state.get("weights", torch.ones_like(own))
+        if not torch.equal(own, received):
+            net = client.net(body=payload["body"])
+            z, y = client.embed(net)
+            batches = shuffled_pairs(z, y, client.protocol.batch, self.w_epochs, client.rng("weights"))
+            weights, _ = learned_weights(
+                net.head, own, received, weights, batches, self.eta_w, logits=net.classify, clamp=self.clamp
+            )
+        return {"head": mixed(received, own, weights), "weights": weights}

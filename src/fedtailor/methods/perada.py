@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedtailor.errors import FedTailorError
+from fedtailor.learning import Client, Loss, Payload, Reply, Server, State, cross_entropy, weighted_mean
+from fedtailor.learning.distill import Lesson, answers, distil, kl, mean_answer
+from fedtailor.methods.base import methods
+from fedtailor.methods.fedavg import FedAvg
+from fedtailor.nets.split import Net
+from fedtailor.registry import option
+
+
+@methods.register("perada", "PerAda")
+@dataclass(frozen=True)
+class PerAda(FedAvg):
+    """Personal models pulled to a global one, into which the server distils the local models' answers to proxy samples (Xie et al., 2024).
+
+    Meant for net=resnet18-adapters, where little trains and travels; any net will do. partition=paired gives the server samples. The
+    statistics of all norms, those of a frozen backbone too, are averaged with the weights.
+    """
+
+    paper = "Xie et al., PerAda: Parameter-Efficient Federated Learning Personalization with Generalization Guarantees"
+    year = 2024
+    family = "distillation"
+    keeps = ("personal",)
+    eval_point = "after_train"
+    bn_buffers = "average"
+
+    lam: float = option(1.0, "λ of the pull λ‖v − w‖² of a personal model to the global one (no ½)", at_least=0.0)
+    akt: bool = option(True, "transfer the local models' knowledge to their average, on the server's proxy samples")
+    akt_rounds: int = option(30, "the transfer takes place in so many rounds, the first ones", at_least=0)
+    akt_steps: int = option(500, "steps of a transfer", at_least=0)
+    akt_batch: int = option(2048, "batch size of a transfer", at_least=1)
+    akt_lr: float = option(1e-3, "learning rate of Adam in a transfer; it falls to 0 by a cosine", above=0.0)
+    akt_refresh: bool = option(
+        False, "ask the teachers in every step, as published code does, not once a transfer: costs far more"
+    )
+    ensemble: Literal["logits", "probs"] = option("logits", "what is averaged over the local models to be the teacher")
+    teacher_mode: Literal["eval", "train"] = option(
+        "eval", "train: teachers answer with dropout and batch statistics, as published code does"
+    )
+    kd_accept: Literal["always", "val_better", "last"] = option(
+        "always",
+        "the student taken: always the best step on the labelled proxy samples; only if val_better than the plain average; or the last "
+        "step, whatever the labels (for proxy data of another task)",
+    )
+
+    def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
+        if self.akt and not len(server.samples):
+            raise FedTailorError(
+                f"The method '{self.name}' transfers knowledge on proxy samples at the server, but the server has none. Use "
+                "partition=paired, which gives it a share of the training samples, or data.proxy=NAME, which gives it another data set, "
+                "or do without: method.akt=false."
+            )
+        super().start(server, hellos)
+
+    def init(self, client: Client) -> State:
+        return {"personal": client.net("personal").all.vector}
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        w, own = payload["model"], self.personal(client, payload)
+        client.train(own.all, loss=self.personal_loss(client, own, w), pull=(w, 2 * self.lam))
+        client.state["personal"] = own.all.vector
+        local = client.net(model=w)
+        client.train(local.all, purpose="global")
+        return {"model": local.all.vector}
+
+    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+        server.state["model"] = mean = weighted_mean(replies, "model", [1.0] * len(replies))
+        if self.akt and server.round <= self.akt_rounds:
+            student = server.net("student", model=mean)
+            distil(
+                server,
+                student,
+                partial(self.lessons, server, replies, mean),
+                self.divergence,
+                steps=self.akt_steps,
+                batch=self.akt_batch,
+                lr=self.akt_lr,
+                accept=self.kd_accept,
+                purpose="akt",
+                refresh=self.akt_refresh,
+            )
+            server.state["model"] = student.all.vector
+
+    def personal(self, client: Client, payload: Payload) -> Net:
+        return client.net("personal", model=client.state["personal"])
+
+    def personal_loss(self, client: Client, own: Net, w: Tensor) -> Loss:
+        """What the personal model minimizes beside the pull to the received w."""
+        return cross_entropy
+
+    def lessons(self, server: Server, replies: Sequence[Reply], mean: Tensor, rows: Tensor) -> list[Lesson]:
+        """What the student sees of these proxy samples, and the teachers' answers."""
+        x = server.samples.take(rows)
+        return [Lesson(x, self.taught(server, replies, lambda teacher: x))]
+
+    def taught(self, server: Server, replies: Sequence[Reply], view: Callable[[Net], Tensor]) -> Tensor:
+        """The answer of the local models together, each to its own view of the samples."""
+        teachers = (server.net("teacher", model=reply["model"]) for reply in replies)
+        train_mode = self.teacher_mode == "train"
+        return self.joined(torch.stack([answers(t, view(t), train_mode=train_mode) for t in teachers]))
+
+    def joined(self, logits: Tensor) -> Tensor:
+        return mean_answer(logits, self.ensemble)
+
+    def divergence(self, teacher: Tensor, student: Tensor) -> Tensor:
+        return kl(teacher, student)
