@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
 
 from fedtailor.learning import Client, Payload, Reply, Server, weighted_mean
 from fedtailor.methods.base import Method, methods
-from fedtailor.nets.split import Net
 
 
 @methods.register("fedavg")
@@ -16,8 +18,8 @@ class FedAvg(Method):
     paper = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data"
     year = 2017
     family = "baseline"
-    down = ("model",)
-    up = ("model",)
+    down: ClassVar[tuple[str, ...]] = ("model",)
+    up: ClassVar[tuple[str, ...]] = ("model",)
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["model"] = server.net().all.vector
@@ -33,5 +35,5 @@ class FedAvg(Method):
     def gather(self, server: Server, replies: Sequence[Reply]) -> None:
         server.state["model"] = weighted_mean(replies, "model")
 
-    def personal(self, client: Client, payload: Payload) -> Net:
+    def personal(self, client: Client, payload: Payload) -> nn.Module:
         return client.net(model=payload["model"])

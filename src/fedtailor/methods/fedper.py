@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
 from fedtailor.methods.base import Method, methods
@@ -16,8 +17,8 @@ class FedPer(Method):
     paper = "Arivazhagan et al., Federated Learning with Personalization Layers"
     year = 2019
     family = "model splitting"
-    down = ("body",)
-    up = ("body",)
+    down: ClassVar[tuple[str, ...]] = ("body",)
+    up: ClassVar[tuple[str, ...]] = ("body",)
     keeps = ("head",)
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:

@@ -37,3 +37,19 @@ class FedAvgFT(FedAvg):
 @dataclass(frozen=True)
 class FedProxFT(FedAvgFT, FedProx):
     """FedProx to the end, then every client fine-tunes the final global model, without the proximal term."""
+
+
+@methods.register("fedavg-per")
+@dataclass(frozen=True)
+class FedAvgPer(FedAvgFT):
+    """FedAvg, fine-tuned by each client for as many epochs as a round has in HEART-PFL's tables."""
+
+    ft_epochs: int = option(10, "epochs of fine-tuning after the last round", at_least=0)
+
+
+@methods.register("fedprox-per")
+@dataclass(frozen=True)
+class FedProxPer(FedProxFT):
+    """FedProx, fine-tuned by each client for as many epochs as a round has in HEART-PFL's tables."""
+
+    ft_epochs: int = option(10, "epochs of fine-tuning after the last round", at_least=0)

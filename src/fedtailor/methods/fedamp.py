@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedtailor.learning import Client, Payload, Reply, Server, State
+from fedtailor.learning.similarity import squared_distances
+from fedtailor.methods.base import Method, methods
+from fedtailor.nets.split import Net
+from fedtailor.registry import option
+
+
+@methods.register("fedamp")
+@dataclass(frozen=True)
+class FedAMP(Method):
+    """Draw each client to a cloud model of its own, in which clients with similar weights count most (Huang et al., 2021)."""
+
+    paper = "Huang et al., Personalized Cross-Silo Federated Learning on Non-IID Data"
+    year = 2021
+    family = "personalized aggregation"
+    down = ("cloud",)
+    up = ("model",)
+    new_client = "has no cloud model before it uploads, so it trains alone as in a first round"
+
+    alpha_k: float = option(1e3, "α: how strongly clients attract each other at the server", above=0.0)
+    lam: float = option(1.0, "λ: local training is pulled to the cloud model with strength λ/α", at_least=0.0)
+    sigma: float | None = option(
+        None, "σ: squared distance over which attraction fades; none: the median of all pairs, each round", above=0.0
+    )
+    start_from: Literal["cloud", "own"] = option("cloud", "local training starts from the cloud model or the own one")
+    pfllib_bug: bool = option(False, "as in PFLlib the cloud model is sent and has no effect: Local, to the bit")
+
+    def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
+        server.state["models"] = server.net().all.vector.repeat(len(server.sizes), 1)
+        server.state["clouds"] = server.state["models"].clone()
+        server.state["met"] = torch.zeros(len(server.sizes), dtype=torch.bool)
+
+    def init(self, client: Client) -> State:
+        return {"model": client.net().all.vector}
+
+    def send(self, server: Server, client: int) -> Payload:
+        return {"cloud": server.state["clouds"][client].clone()} if server.state["met"][client] else {}
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        net = self.personal(client, payload)
+        cloud = None if self.pfllib_bug else payload.get("cloud")  # a client has none before its first upload
+        if cloud is not None and self.start_from == "cloud":
+            net.all.vector = cloud
+        client.train(net.all, pull=None if cloud is None else (cloud, self.lam / self.alpha_k))
+        client.state["model"] = net.all.vector
+        return {"model": net.all.vector}
+
+    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+        models, met = server.state["models"], server.state["met"]
+        here = torch.tensor([r.client for r in replies])
+        models[here] = torch.stack([r["model"] for r in replies])
+        met[here] = True
+        known = models[met]
+        attention = self.attention(squared_distances(known).double())
+        server.state["clouds"][met] = attention.to(known) @ known  # u_i = Σ_j ξ_ij w_j
+        server.log(attention=float(1 - attention.diagonal().mean()))
+
+    def attention(self, distances: Tensor) -> Tensor:
+        """ξ: off the diagonal α·A'(‖w_i − w_j‖²) with A(x) = 1 − exp(−x/σ), scaled down where a row exceeds 1; the diagonal is the rest."""
+        n = len(distances)
+        if n == 1:
+            return torch.ones_like(distances)
+        pairs = distances[~torch.eye(n, dtype=torch.bool, device=distances.device)]
+        sigma = max(self.sigma or float(pairs.median()), 1e-12)  # equal models have no distance at all
+        pull = torch.exp(-distances / sigma).fill_diagonal_(0)
+        total = pull.sum(1, keepdim=True)
+        given = (self.alpha_k / sigma * total).clamp(max=1)  # Σ_{j≠i} ξ_ij
+        xi = given * pull / total.clamp(min=1e-300)
+        return xi + torch.diag(1 - given[:, 0])
+
+    def welcome(self, server: Server, hello: Payload) -> Payload:
+        return {}
+
+    def personal(self, client: Client, payload: Payload) -> Net:
+        return client.net(model=client.state["model"])

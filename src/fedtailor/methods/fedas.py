@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedtailor.learning import Client, Payload, Reply, Server, State, class_means, cross_entropy, weighted_mean
+from fedtailor.methods.base import Method, methods
+from fedtailor.nets.split import Net
+from fedtailor.registry import option
+
+
+@methods.register("fedas")
+@dataclass(frozen=True)
+class FedAS(Method):
+    """Fit the received body to the features the own one gave before it takes its place; average bodies by Fisher trace (Yang et al., 2024).
+
+    A client predicts with its own model as its last training left it; a body it has not trained on does not touch that.
+    """
+
+    paper = "Yang et al., FedAS: Bridging Inconsistency in Personalized Federated Learning"
+    year = 2024
+    family = "model splitting"
+    down = ("body",)
+    up = ("body", "fisher")
+    keeps = ("model",)
+    eval_point = "after_train"
+    new_client = "starts from the shared body and trains as in one round, sending nothing back"
+
+    align_epochs: int = option(1, "epochs in which the received body is fitted to the own prototypes", at_least=0)
+    align_lr: float = option(0.01, "learning rate of that fit", above=0.0)
+    align_batch: int = option(16, "batch size of that fit", at_least=1)
+
+    def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
+        server.state["body"] = server.net().body.vector
+
+    def init(self, client: Client) -> State:
+        return {"model": client.net().all.vector}
+
+    def send(self, server: Server, client: int) -> Payload:
+        return {"body": server.state["body"]}
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        net = self.personal(client, payload)
+        prototypes, _ = class_means(*client.embed(net), client.classes)
+        net.body.vector = payload["body"]
+        batches = client.batches(self.align_epochs, size=self.align_batch, purpose="align")
+        for x, y in client.guarded(batches, net.body):
+            loss = _classwise_distance(net.features(x), y, prototypes)
+            if client.sound(loss):
+                net.body.step(loss, self.align_lr)
+        client.train(net.all)
+        client.state["model"] = net.all.vector
+        fisher = _fisher_trace(client, net)
+        client.log(fisher=fisher.item())
+        return {"body": net.body.vector, "fisher": fisher}
+
+    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+        weights = [r["fisher"].item() for r in replies]
+        sound = 0 < sum(weights) < math.inf  # false for NaN as well: then samples are the weights
+        server.state["body"] = weighted_mean(replies, "body", weights if sound else None)
+
+    def personal(self, client: Client, payload: Payload) -> Net:
+        return client.net(model=client.state["model"])
+
+    def onboard(self, client: Client, payload: Payload) -> None:
+        client.state["model"] = client.net(
+            body=payload["body"]
+        ).all.vector  # there is no body of its own to fit the received one to
+        super().onboard(client, payload)
+
+
+def _classwise_distance(z: Tensor, y: Tensor, prototypes: Tensor) -> Tensor:
+    """Mean squared distance to the class's prototype, over dimensions and a class's samples, summed over the classes of the batch."""
+    per_class = torch.bincount(y, minlength=len(prototypes))
+    return ((z - prototypes[y]).square().mean(dim=1) / per_class[y]).sum()
+
+
+def _fisher_trace(client: Client, net: Net) -> Tensor:
+    """The squared length of the gradient of each batch's mean negative log-likelihood, summed over one epoch of batches."""
+    net.eval()
+    trace = torch.zeros((), dtype=torch.float64)
+    for x, y in client.batches(1, purpose="fisher"):
+        trace += net.all.gradient(cross_entropy(net, x, y)).double().square().sum().cpu()
+    return trace

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedtailor.learning import Client, Payload, Reply, Server, State
+from fedtailor.learning.samples import Samples
+from fedtailor.learning.scoring import score
+from fedtailor.methods.base import Method, methods
+from fedtailor.nets.split import Net
+from fedtailor.randomness import torch_stream
+from fedtailor.registry import option
+
+
+@methods.register("fedfomo")
+@dataclass(frozen=True)
+class FedFomo(Method):
+    """Send each client some models of others; it combines those that lower its validation loss (Zhang et al., 2021)."""
+
+    paper = "Zhang et al., Personalized Federated Learning with First Order Model Optimization"
+    year = 2021
+    family = "personalized aggregation"
+    down = ("models",)
+    up = ("model", "gains")
+    keeps = ("before",)
+    new_client = (
+        "receives the models that helped the others most, combines and trains as in one round, sending nothing back"
+    )
+
+    M: int = option(5, "models of others that a client receives in a round", at_least=0)
+    validation: float = option(
+        0.2, "share of the training samples held out to compare models on", at_least=0.0, at_most=0.9
+    )
+    epsilon: float = option(0.3, "ε: chance of a received model to be any client's", at_least=0.0, at_most=1.0)
+    epsilon_decay: float = option(0.05, "by how much ε falls each round, down to 0", at_least=0.0)
+
+    def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
+        n = len(server.sizes)
+        server.state["models"] = server.net().all.vector.repeat(n, 1)
+        server.state["met"] = torch.zeros(n, dtype=torch.bool)
+        server.state["preferences"] = torch.zeros(n, n, dtype=torch.float64)  # P
+
+    def init(self, client: Client) -> State:
+        model = client.net().all.vector
+        return {"model": model, "before": model}
+
+    def send(self, server: Server, client: int) -> Payload:
+        chosen = self.chosen(server, client)
+        return {"models": server.state["models"][chosen]} if len(chosen) else {}
+
+    def chosen(self, server: Server, client: int) -> Tensor:
+        """The clients whose models go to this one: those it gained most from so far and, with chance ε each, any."""
+        others = server.state["met"].clone()
+        others[client] = False
+        rng = torch_stream(server.protocol.seed, "chosen", server.round, client)
+        order = others.nonzero()[:, 0][torch.randperm(int(others.sum()), generator=rng)]  # ties fall at random
+        ranked = order[server.state["preferences"][client, order].argsort(descending=True, stable=True)]
+        epsilon = self.epsilon - self.epsilon_decay * (server.round - 1)
+        explored = int((torch.rand(self.M, generator=rng) < epsilon).sum())
+        best = ranked[: self.M - explored]
+        return torch.cat([best, order[~torch.isin(order, best)][:explored]])
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        client.samples, held_out = self._parted(client)
+        up = {}
+        if "models" in payload:
+            models = torch.cat([payload["models"], client.state["model"].unsqueeze(0)])  # its own is a candidate too
+            gains = self._gains(client, models, held_out)
+            weights = gains.clamp(min=0)
+            if weights.sum() > 0:
+                weights /= weights.sum()  # summing to 1, so Σ ω_n w_n is w + Σ ω_n (w_n − w), as the paper writes it
+                client.state["model"] = weights.to(models) @ models
+                client.log(own_weight=float(weights[-1]))
+            up["gains"] = gains[:-1]
+        client.state["before"] = client.state["model"]
+        net = self.personal(client, payload)
+        client.train(net.all)
+        client.state["model"] = net.all.vector
+        return {"model": net.all.vector, **up}
+
+    def _parted(self, client: Client) -> tuple[Samples, Samples]:
+        """What to train on and what to compare models on, the same in every round; the same samples if there are too few."""
+        n = len(client.samples)
+        count = int(self.validation * n)
+        if count == 0:
+            return client.samples, client.samples
+        order = torch.randperm(n, generator=torch_stream(client.protocol.seed, "validation", *client.identity))
+        return client.samples.subset(order[count:]), client.samples.subset(order[:count])
+
+    def _gains(self, client: Client, models: Tensor, held_out: Samples) -> Tensor:
+        """ω_n = (L(w) − L(w_n)) / ‖w_n − w‖, where w is the client's model before it last trained."""
+        before = client.state["before"]
+        scores = [score(client.net(model=model), held_out) for model in (before, *models)]
+        losses = torch.tensor([s.loss / s.total for s in scores], dtype=torch.float64)
+        distances = (models - before).norm(dim=1).to(losses)
+        return ((losses[0] - losses[1:]) / (distances + 1e-5)).nan_to_num(0, 0, 0)
+
+    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+        chosen = {
+            r.client: self.chosen(server, r.client) for r in replies
+        }  # as they were sent, before anything changes
+        for r in replies:
+            if "gains" in r.payload:
+                server.state["preferences"][r.client, chosen[r.client]] += r["gains"]
+            server.state["models"][r.client] = r["model"]
+            server.state["met"][r.client] = True
+
+    def welcome(self, server: Server, hello: Payload) -> Payload:
+        liked = server.state["preferences"].sum(0).masked_fill(~server.state["met"], -torch.inf)
+        chosen = liked.argsort(descending=True, stable=True)[: min(self.M, int(server.state["met"].sum()))]
+        return {"models": server.state["models"][chosen]} if len(chosen) else {}
+
+    def personal(self, client: Client, payload: Payload) -> Net:
+        return client.net(model=client.state["model"])

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedtailor.learning import (
+    Client,
+    Loss,
+    Payload,
+    Reply,
+    Server,
+    class_means,
+    cross_entropy,
+    mean_of_means,
+    near_prototypes,
+    weighted_mean,
+)
+from fedtailor.learning.simplex import least_on_simplex
+from fedtailor.methods.base import Method, methods
+from fedtailor.nets.split import Net
+from fedtailor.registry import option
+
+NEGLIGIBLE = 1e-3  # smaller weights of other clients' heads are dropped
+
+
+@methods.register("fedpac")
+@dataclass(frozen=True)
+class FedPAC(Method):
+    """Share the body, draw features to common prototypes, give each client the mix of heads that suits its labels (Xu et al., 2023)."""
+
+    paper = "Xu et al., Personalized Federated Learning with Feature Alignment and Classifier Collaboration"
+    year = 2023
+    family = "prototypes"
+    down = ("body", "head", "prototypes", "known")
+    up = ("body", "head", "means", "counts", "h", "variance")
+
+    lam: float = option(1.0, "λ, strength of the pull of features to their class's prototype", at_least=0.0)
+    head_epochs: int = option(1, "epochs on the head before the body trains", at_least=0)
+    head_lr: float | None = option(0.1, "learning rate of the head; none is lr", above=0.0)
+
+    def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
+        server.state["body"] = server.net().body.vector
+
+    def send(self, server: Server, client: int) -> Payload:
+        own = {"head": f"head.{client}"}  # mixed for this client when it last took part
+        names = {name: own.get(name, name) for name in self.down}
+        return {name: server.state[key] for name, key in names.items() if key in server.state}
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        net = self.personal(client, payload)
+        z, y = client.embed(net)
+        means, counts = class_means(z, y, client.classes)
+        h = means * (counts / len(y)).unsqueeze(1)  # h_c = q_c·μ_c
+        variance = (z.square().sum(1).mean() - h.square().sum()) / len(y)  # V
+        client.train(net.head, epochs=self.head_epochs, lr=self.head_lr, on=(z, y) if net.repeatable else None)
+        client.train(net.body, loss=self._drawn(payload, means))
+        client.state["head"] = net.head.vector  # for as long as the server has not mixed one for this client
+        means, counts = class_means(*client.embed(net), client.classes)
+        sent = {"means": means, "counts": counts, "h": h, "variance": variance}
+        return {"body": net.body.vector, "head": net.head.vector, **sent}
+
+    def _drawn(self, payload: Payload, own: Tensor) -> Loss:
+        """CE + λ·MSE(z, P_y), with the client's own means for classes that nobody sent; before the first prototypes, CE alone."""
+        if self.lam == 0 or "prototypes" not in payload:
+            return cross_entropy
+        known = payload["known"]
+        targets = torch.where(known.unsqueeze(1), payload["prototypes"], own)
+        return near_prototypes(targets, torch.ones_like(known), self.lam)
+
+    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+        server.state["body"] = weighted_mean(replies, "body")
+        means, counts = zip(*((r["means"], r["counts"]) for r in replies), strict=True)
+        server.state["prototypes"], server.state["known"] = mean_of_means(means, counts, weighted=True)
+        heads = torch.stack([r["head"] for r in replies])
+        weights = head_weights(torch.stack([r["h"] for r in replies]), torch.stack([r["variance"] for r in replies]))
+        for reply, row in zip(replies, weights.to(heads) @ heads, strict=True):
+            server.state[f"head.{reply.client}"] = row.clone()
+        server.log(own_head_weight=weights.diagonal().mean().item())
+
+    def personal(self, client: Client, payload: Payload) -> Net:
+        return client.net(body=payload["body"], head=payload.get("head", client.state.get("head")))
+
+
+def head_weights(h: Tensor, variance: Tensor) -> Tensor:
+    """For each client i the weights a of all heads: least aᵀ(diag(V) + D⁽ⁱ⁾)a over the simplex, D⁽ⁱ⁾_jk = ⟨h_i − h_j, h_i − h_k⟩.
+
+    As the weights sum to one, aᵀD⁽ⁱ⁾a = ‖h_i − Σ a_j h_j‖²: with the Gram matrix G of the h, all clients share the quadratic part
+    diag(V) + G, which is positive semi-definite, and differ in the linear part G_i only.
+    """
+    h = h.flatten(1).double()
+    h = h - h.mean(0)  # only differences count; small numbers lose fewer digits
+    gram = h @ h.T
+    quadratic = gram + variance.double().diag()
+    if not torch.isfinite(quadratic).all():
+        return torch.eye(len(h), dtype=h.dtype)
+    weights = least_on_simplex(quadratic, gram)
+    kept = torch.where(weights >= NEGLIGIBLE, weights, 0.0)
+    kept = torch.where(kept.any(1, keepdim=True), kept, weights)  # among thousands of clients all weights may be small
+    return kept / kept.sum(1, keepdim=True)

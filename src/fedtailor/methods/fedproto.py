@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedtailor.learning import (
+    Client,
+    Loss,
+    Payload,
+    Reply,
+    Server,
+    State,
+    class_means,
+    cross_entropy,
+    mean_of_means,
+    near_prototypes,
+)
+from fedtailor.methods.base import Method, methods
+from fedtailor.methods.finetune import FedAvgFT
+from fedtailor.nets.split import Net
+from fedtailor.registry import option
+
+UNKNOWN = 1e3  # how far below the lowest other logit that of a class without a prototype lies
+
+
+class NearestPrototype(nn.Module):
+    """Classifies by distance: the logit of a class is minus the squared distance of the features to its prototype."""
+
+    prototypes: Tensor
+    known: Tensor
+
+    def __init__(self, embedder: nn.Module, prototypes: Tensor, known: Tensor) -> None:
+        super().__init__()
+        self.embedder = embedder
+        self.register_buffer("prototypes", prototypes)
+        self.register_buffer("known", known)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.embedder(x)
+        far = torch.cdist(z, self.prototypes, compute_mode="donot_use_mm_for_euclid_dist").square()
+        farthest = far.masked_fill(~self.known, 0.0).amax(dim=1, keepdim=True)
+        return -torch.where(self.known, far, farthest + UNKNOWN)  # finite, so that the loss is
+
+
+@methods.register("fedproto")
+@dataclass(frozen=True)
+class FedProto(Method):
+    """Whole models stay at home; what is shared are class means of features, to which every client's features are drawn (Tan et al., 2022).
+
+    The prototypes of a round are those of its participants; a class that none of them has is without a prototype until the next round.
+    """
+
+    paper = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients"
+    year = 2022
+    family = "prototypes"
+    down = ("prototypes", "known")
+    up = ("means", "counts")
+    keeps = ("model",)
+
+    lam: float = option(1.0, "λ, strength of the pull of features to their class's prototype", at_least=0.0)
+    weighted: bool = option(False, "weight clients by their samples of a class, not all alike")
+    eval: Literal["head", "proto"] = option("head", "predict with the own head, or with the nearest global prototype")
+
+    def init(self, client: Client) -> State:
+        return {"model": client.net().all.vector}
+
+    def send(self, server: Server, client: int) -> Payload:
+        return dict(server.state)
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        net = client.net(model=client.state["model"])
+        client.train(net.all, loss=drawn(payload, self.lam))
+        client.state["model"] = net.all.vector
+        return means_and_counts(client, net, self.weighted)
+
+    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+        server.state.update(prototypes_of(replies, self.weighted))
+
+    def personal(self, client: Client, payload: Payload) -> nn.Module:
+        net = client.net(model=client.state["model"])
+        if self.eval == "head" or "prototypes" not in payload:
+            return net
+        return NearestPrototype(net.embedder, payload["prototypes"], payload["known"])
+
+
+@methods.register("fedproto-per")
+@dataclass(frozen=True)
+class FedProtoPer(FedAvgFT):
+    """FedAvg with FedProto's pull to prototypes; after the last round every client fine-tunes the global model without it."""
+
+    paper = FedProto.paper
+    year = FedProto.year
+    down = ("model", "prototypes", "known")
+    up = ("model", "means", "counts")
+
+    lam: float = option(1.0, "λ, strength of the pull of features to their class's prototype", at_least=0.0)
+    weighted: bool = option(False, "weight clients by their samples of a class in the prototypes, not all alike")
+    ft_epochs: int = option(10, "epochs of fine-tuning after the last round", at_least=0)
+
+    def send(self, server: Server, client: int) -> Payload:
+        return dict(server.state)
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        net = client.net(model=payload["model"])
+        client.train(net.all, loss=drawn(payload, self.lam))
+        return {"model": net.all.vector, **means_and_counts(client, net, self.weighted)}
+
+    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+        super().gather(server, replies)
+        server.state.update(prototypes_of(replies, self.weighted))
+
+
+def drawn(payload: Payload, lam: float) -> Loss:
+    """CE + λ·MSE(z, P_y); before the first prototypes, CE alone."""
+    if lam == 0 or "prototypes" not in payload:
+        return cross_entropy
+    return near_prototypes(payload["prototypes"], payload["known"], lam)
+
+
+def means_and_counts(client: Client, net: Net, weighted: bool) -> Payload:
+    """The client's class means; without weights the server learns which classes there are, not how many samples."""
+    means, counts = class_means(*client.embed(net), client.classes)
+    return {"means": means, "counts": counts if weighted else counts.clamp(max=1)}
+
+
+def prototypes_of(replies: Sequence[Reply], weighted: bool) -> Payload:
+    means, counts = zip(*((r["means"], r["counts"]) for r in replies), strict=True)
+    prototypes, known = mean_of_means(means, counts, weighted=weighted)
+    return {"prototypes": prototypes, "known": known}

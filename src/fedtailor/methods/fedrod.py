@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedtailor.learning import Client, Payload, State
+from fedtailor.methods.base import methods
+from fedtailor.methods.fedavg import FedAvg
+
+ABSENT = -20.0  # log-share of a class the client does not have
+
+
+class TwoHeads(nn.Module):
+    """The sum of the logits of the generic head and of a client's own."""
+
+    def __init__(self, generic: nn.Module, personal: nn.Module) -> None:
+        super().__init__()
+        self.generic = generic
+        self.personal = personal
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.generic(z) + self.personal(z)
+
+
+@methods.register("fedrod", "fed-rod")
+@dataclass(frozen=True)
+class FedROD(FedAvg):
+    """Share a model trained on a class-balanced loss; each client adds a head fitted to its own labels (Chen & Chao, 2022)."""
+
+    paper = "Chen & Chao, On Bridging Generic and Personalized Federated Learning for Image Classification"
+    year = 2022
+    family = "model splitting"
+    keeps = ("own_head",)
+
+    def init(self, client: Client) -> State:
+        return {"own_head": client.net("own").head.vector}
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        net = client.net(model=payload["model"])
+        own = client.net("own", head=client.state["own_head"])
+        lr = client.protocol.lr
+        counts = client.label_counts.to(net.all.live.dtype)
+        prior = (counts / counts.max()).log().clamp(min=ABSENT)  # log n_c, up to a constant that softmax does not see
+        for x, y in client.guarded(client.batches(purpose="all"), net.all, own.head):
+            z = net.features(x)
+            logits = net.classify(z)
+            generic = F.cross_entropy(logits + prior, y)  # balanced softmax
+            if not client.sound(generic):
+                continue
+            personal = F.cross_entropy(logits.detach() + own.classify(z.detach()), y)
+            net.all.step(generic, lr)
+            own.head.step(personal, lr)
+        client.state["own_head"] = own.head.vector
+        return {"model": net.all.vector}
+
+    def personal(self, client: Client, payload: Payload) -> nn.Module:
+        net = client.net(model=payload["model"])
+        own = client.net("own", head=client.state["own_head"])
+        return net.plain(TwoHeads(net.classifier, own.classifier))

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
+from fedtailor.methods.base import Method, methods
+from fedtailor.nets.split import Net
+
+
+@methods.register("lg-fedavg", "lgfedavg")
+@dataclass(frozen=True)
+class LGFedAvg(Method):
+    """Keep the body, share the head; train both together (Liang et al., 2020)."""
+
+    paper = "Liang et al., Think Locally, Act Globally: Federated Learning with Local and Global Representations"
+    year = 2020
+    family = "model splitting"
+    down = ("head",)
+    up = ("head",)
+    keeps = ("body",)
+
+    def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
+        server.state["head"] = server.net().head.vector
+
+    def init(self, client: Client) -> State:
+        return {"body": client.net().body.vector}
+
+    def send(self, server: Server, client: int) -> Payload:
+        return {"head": server.state["head"]}
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        net = self.personal(client, payload)
+        client.train(net.all)
+        client.state["body"] = net.body.vector
+        return {"head": net.head.vector}
+
+    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+        server.state["head"] = weighted_mean(replies, "head", [1.0] * len(replies))
+
+    def personal(self, client: Client, payload: Payload) -> Net:
+        return client.net(body=client.state["body"], head=payload["head"])

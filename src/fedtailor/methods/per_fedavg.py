@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedtailor.learning import Client, Payload, cross_entropy
+from fedtailor.methods.base import methods
+from fedtailor.methods.fedavg import FedAvg
+from fedtailor.nets.split import Net
+from fedtailor.registry import option
+
+Batch = tuple[Tensor, Tensor]
+
+
+@methods.register("per-fedavg", "perfedavg")
+@dataclass(frozen=True)
+class PerFedAvg(FedAvg):
+    """Learn by MAML a common start from which one step on own samples gives a good model (Fallah et al., 2020)."""
+
+    paper = "Fallah et al., Personalized Federated Learning: A Meta-Learning Approach"
+    year = 2020
+    family = "meta"
+    new_client = "takes one step from the common start on a batch of its own samples"
+
+    variant: Literal["first-order", "hessian-free"] = option(
+        "first-order", "leave out the second derivative, or take it by finite differences"
+    )
+    alpha: float | None = option(None, "step of the adaptation to own samples; none is lr", at_least=0.0)
+    beta: float | None = option(None, "step of the common start; none is lr", at_least=0.0)
+    delta: float = option(1e-3, "length of the finite difference of the hessian-free variant", above=0.0)
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        net = client.net(model=payload["model"])
+        alpha, beta = self._steps(client)
+        roles = 2 if self.variant == "first-order" else 3
+        batches = client.batches(size=roles * client.protocol.batch, purpose="meta")
+        w = net.all.weights
+        for x, y in client.guarded(batches, net.all):
+            support, query, *third = pieces(x, y, roles, smallest=2 if net.has_batchnorm else 1)
+            start = w.clone()
+            net.all.step(cross_entropy(net, *support), alpha)  # u = w − α∇f(w; B1)
+            loss = cross_entropy(net, *query)
+            move = torch.zeros_like(w)
+            if client.sound(loss):
+                move = net.all.gradient(loss)  # g = ∇f(u; B2)
+                if third:
+                    move = move - alpha * self._curvature(net, start, move, *third[0])
+            w.copy_(start).sub_(move, alpha=beta)
+        return {"model": net.all.vector}
+
+    def _curvature(self, net: Net, w: Tensor, g: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """H(w)·g as [∇f(w + δg) − ∇f(w − δg)] / 2δ."""
+        net.all.weights.copy_(w + self.delta * g)
+        ahead = net.all.gradient(cross_entropy(net, x, y))
+        net.all.weights.copy_(w - self.delta * g)
+        behind = net.all.gradient(cross_entropy(net, x, y))
+        return (ahead - behind) / (2 * self.delta)
+
+    def personal(self, client: Client, payload: Payload) -> Net:
+        """The common start after one step on one random batch of the client's training samples."""
+        net = client.net(model=payload["model"])
+        one = islice(client.batches(1, purpose="adapt"), 1)
+        for x, y in client.guarded(one, net.all):
+            loss = cross_entropy(net, x, y)
+            if client.sound(loss):
+                net.all.step(loss, self._steps(client)[0])
+        return net
+
+    def _steps(self, client: Client) -> tuple[float, float]:
+        lr = client.protocol.lr
+        return lr if self.alpha is None else self.alpha, lr if self.beta is None else self.beta
+
+
+def pieces(x: Tensor, y: Tensor, count: int, smallest: int = 1) -> Iterator[Batch]:
+    """Cut a batch into `count` disjoint pieces. One too small for that is cut into fewer, which then serve in more than one role."""
+    cuts = max(1, min(count, len(y) // smallest))
+    return islice(cycle(zip(x.tensor_split(cuts), y.tensor_split(cuts), strict=True)), count)

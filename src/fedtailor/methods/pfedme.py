@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedtailor.learning import Client, Payload, Reply, Server, cross_entropy, mixed, weighted_mean
+from fedtailor.methods.base import methods
+from fedtailor.methods.fedavg import FedAvg
+from fedtailor.nets.split import Net
+from fedtailor.registry import option
+
+
+@methods.register("pfedme")
+@dataclass(frozen=True)
+class PFedMe(FedAvg):
+    """Personal models in the Moreau envelope of the common one, which descends the envelope's gradient (Dinh et al., 2020)."""
+
+    paper = "Dinh et al., Personalized Federated Learning with Moreau Envelopes"
+    year = 2020
+    family = "regularized"
+    keeps = ("personal",)
+
+    lam: float = option(15.0, "λ: strength of the pull between the personal and the common model", at_least=0.0)
+    inner_steps: int = option(5, "K: steps on each batch towards the personal model", at_least=1)
+    personal_lr: float = option(0.01, "learning rate of the inner steps", above=0.0)
+    beta: float = option(1.0, "β: how far the server goes to the mean of the clients; 0 stands still", at_least=0.0)
+    mu: float = option(0.001, "weight decay of the inner steps", at_least=0.0)
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        net = client.net(model=payload["model"])  # θ, the personal model
+        local = client.net("local", model=payload["model"])  # w_i, whose gradient is λ(w_i − θ)
+        theta, w = net.all.weights, local.all.weights
+        strength = self.lam + self.mu  # λ(θ − w) + μθ is one pull of this strength to w·λ/(λ + μ)
+        for x, y in client.guarded(client.batches(purpose="all"), net.all, local.all):
+            centre = w * (self.lam / strength if strength else 0.0)
+            for _ in range(self.inner_steps):
+                loss = cross_entropy(net, x, y)
+                if not client.sound(loss):
+                    break
+                net.all.step(loss, self.personal_lr, pull=(centre, strength))
+            w.lerp_(theta, client.protocol.lr * self.lam)
+        client.state["personal"] = net.all.vector
+        client.log(distance=float((theta - w).norm()))
+        sent = net.all.vector  # with the running statistics of θ, where they travel: w_i itself sees no sample
+        sent[len(sent) - len(w) :] = w
+        return {"model": sent}
+
+    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+        mean = weighted_mean(replies, "model", [1.0] * len(replies))
+        server.state["model"] = mixed(mean, server.state["model"], self.beta)
+
+    def personal(self, client: Client, payload: Payload) -> Net:
+        return client.net(model=client.state.get("personal", payload.get("model")))
