@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -104,3 +105,15 @@ def test_a_run_resumes_from_the_command_line(tmp_path):
     fedtailor("run", *QUICK, "--out", "a", cwd=tmp_path)
     assert "Run folder: a" in fedtailor("run", "--resume", "a", cwd=tmp_path)
     assert "give no other words" in fedtailor("run", "rounds=9", "--resume", "a", code=2, cwd=tmp_path)
+
+
+def test_a_comparison_killed_before_its_first_round_goes_on(tmp_path):
+    words = ("compare", "local", *QUICK, "--out", tmp_path / "c")
+    invoke(*words)
+    cell = tmp_path / "c" / "local-s0"
+    (cell / "status.json").write_text('{"state": "running", "round": 0}')
+    (cell / "metrics.jsonl").write_text("")
+    (cell / "clients.jsonl").write_text("")
+    shutil.rmtree(cell / "checkpoints")
+    assert "local" in invoke(*words)
+    assert len((cell / "metrics.jsonl").read_text().splitlines()) == 2

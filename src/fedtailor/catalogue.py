@@ -16,16 +16,14 @@ from fedtailor.registry import Option, Registry, options
 
 
 def overview(registry: Registry) -> RenderableType:
-    """One row for each registered thing."""
-    of_methods = registry.kind == "method"
-    table = Table(
-        "name", "what it is", *(("year", "family", "sent up", "kept") if of_methods else ()), box=None, pad_edge=False
-    )
+    """Each registered thing with its meaning; a method also with its paper, family, what travels and what is kept."""
+    table = Table.grid(Column(no_wrap=True), Column(), padding=(0, 2))
     for name, cls in sorted(registry.classes.items()):
-        row: list[RenderableType] = [Text(name, style="bold"), _summary(cls)]
-        if of_methods:
-            row += [str(cls.year or ""), cls.family, ", ".join(cls.up) or "nothing", ", ".join(cls.keeps) or "nothing"]
-        table.add_row(*row)
+        table.add_row(Text(name, style="bold"), _summary(cls))
+        if issubclass(cls, Method):
+            down, up, keeps = _names(cls)
+            facts = f"{cls.family} · down: {down} · up: {up} · kept: {keeps}"
+            table.add_row("", Text(f"{cls.paper} ({cls.year})\n{facts}" if cls.paper else facts, style="dim"))
     return table
 
 
@@ -45,12 +43,16 @@ def describe(registry: Registry, name: str) -> RenderableType:
 
 
 def _travels(cls: type[Method]) -> str:
-    down, up, keeps = (", ".join(names) or "nothing" for names in (cls.down, cls.up, cls.keeps))
+    down, up, keeps = _names(cls)
     when = "after the server's answer" if cls.eval_point == "after_sync" else "after local training"
     return (
         f"Family: {cls.family}\nSent down: {down}\nSent up: {up}\nKept by the client: {keeps}\n"
-        f"Evaluated: {when}; BatchNorm statistics: {cls.bn_buffers}"
+        f"Evaluated: {when}; BatchNorm statistics: {cls.bn_buffers}\nA client that joins after training {cls.new_client}"
     )
+
+
+def _names(cls: type[Method]) -> tuple[str, ...]:
+    return tuple(", ".join(names) or "nothing" for names in (cls.down, cls.up, cls.keeps))
 
 
 def _option_table(kind: str, known: list[Option]) -> RenderableType:

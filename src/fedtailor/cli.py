@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
+from safetensors.torch import save_file
 
 from fedtailor.catalogue import describe, overview
 from fedtailor.data.download import get as download
@@ -18,10 +21,15 @@ from fedtailor.data.partition import partitions
 from fedtailor.data.pool import data_root, sources
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config
-from fedtailor.experiment.run import polite_stop, resume, start
+from fedtailor.experiment.folder import RunFolder
+from fedtailor.experiment.onboarding import data_words, finished_simulation, read_newcomer
+from fedtailor.experiment.onboarding import onboard as join_late
+from fedtailor.experiment.pretrain import plan, pretrain
+from fedtailor.experiment.run import Stop, Watch, polite_stop, resume, start
 from fedtailor.methods import methods
 from fedtailor.nets import nets
 from fedtailor.registry import Registry
+from fedtailor.report.logged import logged_picture
 from fedtailor.report.pictures import accuracy_picture
 from fedtailor.report.progress import RunProgress, download_progress
 from fedtailor.report.results import read_result, read_results
@@ -39,9 +47,7 @@ data_app = typer.Typer(help="Fetch data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 console = Console(highlight=False)
 
-Words = Annotated[
-    list[str] | None, typer.Argument(help="key=value …, after an optional CONFIG.toml", show_default=False)
-]
+Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key=value …]", show_default=False)]
 Out = Annotated[Path | None, typer.Option("--out", help="folder for the results (default: a new one below runs/)")]
 Name = Annotated[str | None, typer.Argument(help="show this one in full", show_default=False)]
 
@@ -85,13 +91,9 @@ def compare(
     Words without '=' are methods (all options of a part as in `fedtailor run`; `fedrep:head_epochs=5` gives a method its own).
     A comparison that was interrupted goes on where it stopped when the same command is given again.
     """
-    path, keys = _split([w for w in words or [] if "=" in w.partition(":")[0] or w.endswith(".toml")])
-    names = [w for w in words or [] if w not in keys and not w.endswith(".toml")] or [
-        "local",
-        "fedavg",
-        "fedper",
-        "fedrep",
-    ]
+    is_method = {w: "=" not in w.partition(":")[0] and not w.endswith(".toml") for w in words or []}
+    path, keys = _split([w for w in words or [] if not is_method[w]])
+    names = [w for w in words or [] if is_method[w]] or ["local", "fedavg", "fedper", "fedrep"]
     folder = out or _new_folder("comparison")
     cells = [(name, seed) for name in names for seed in _seeds(seeds)]
     plans = [(folder / f"{_cell_name(name)}-s{seed}", _cell_config(path, keys, name, seed)) for name, seed in cells]
@@ -100,7 +102,7 @@ def compare(
             _run_into(config, cell, quiet=True)
         elif Config.load(cell / "config.toml").values() != config.values():
             raise FedTailorError(f"'{cell}' holds a run with other settings. Choose another --out.")
-        elif read_result(cell).state != "finished":
+        elif RunFolder(cell).state != "finished":
             _carry_on(cell, quiet=True)
     results = [read_result(cell) for cell, _ in plans]
     accuracy_picture(results, folder / "accuracy.png")
@@ -109,6 +111,26 @@ def compare(
     console.print(
         f"Table: {folder / 'table.csv'}\nPicture: {folder / 'accuracy.png'}\nRuns: {folder}/*", soft_wrap=True
     )
+
+
+@app.command("pretrain")
+def pretrain_net(
+    out: Annotated[Path, typer.Option("--out", help="file for the weights, such as backbone.safetensors")],
+    words: Words = None,
+) -> None:
+    """Train a net on a whole data set in one place, for runs to start from.
+
+    Example: `fedtailor pretrain net=resnet18 data=cifar10 epochs=5 --out backbone.safetensors`
+
+    Then `fedtailor run net=resnet18-adapters net.weights=backbone.safetensors …` starts from it, and its versions.json says so.
+    """
+    config = plan(words or [])
+
+    def watch(epoch: int, loss: float, accuracy: float) -> None:
+        console.print(f"epoch {epoch}/{config.settings.epochs}: loss {loss:.3f}, test accuracy {100 * accuracy:.2f} %")
+
+    pretrain(config, out, watch)
+    console.print(f"Weights: {out}", soft_wrap=True)
 
 
 @app.command()
@@ -127,6 +149,33 @@ def show(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folde
         console.print(curve(values, width=max(20, min(70, console.width - 14))))
         if result.state != "finished":
             console.print(f"This run is {result.state}. If it is not under way:  fedtailor run --resume {result.path}")
+
+
+@app.command()
+def onboard(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a finished run")],
+    words: Annotated[
+        list[str] | None, typer.Argument(help="data=… data.path=… and other words on the new client's data")
+    ] = None,
+    data: Annotated[
+        str, typer.Option("--data", help="data set, or a .csv, .parquet or .npz file, or a folder of images")
+    ] = "",
+    out: Annotated[Path, typer.Option("--out", help="file for the new client's model")] = Path("newcomer.safetensors"),
+) -> None:
+    """Give a client that joins after training its personal model, by the method's rule for new clients.
+
+    Example: `fedtailor onboard runs/a --data newcomer.npz --out newcomer.safetensors`
+    """
+    simulation = finished_simulation(run)
+    newcomer = join_late(simulation, read_newcomer(run, [*data_words(data), *(words or [])]))
+    save_file({name: t.contiguous().clone() for name, t in newcomer.model.state_dict().items()}, out)
+    console.print(f"A new client of {simulation.method.name} {simulation.method.new_client}.")
+    if newcomer.after.total:
+        console.print(
+            f"Accuracy on its {newcomer.after.total} test samples: {100 * newcomer.after.accuracy:.2f} % "
+            f"(before it trained: {100 * newcomer.before.accuracy:.2f} %)"
+        )
+    console.print(f"Model: {out}", soft_wrap=True)
 
 
 @app.command("methods")
@@ -183,40 +232,34 @@ def get(
 
 
 def _run_into(config: Config, folder: Path, *, quiet: bool = False) -> None:
-    progress = RunProgress(
-        console,
-        f"{config.method.name} seed {config.settings.seed}",
-        config.settings.rounds + config.method.closing_steps,
-    )
-    with progress, polite_stop(console.print) as stop:
-        start(config, folder, progress.watch, stop)
-    _wrap_up(folder, quiet=quiet)
+    _watched(config, folder, partial(start, config, folder), quiet)
 
 
 def _carry_on(folder: Path, *, quiet: bool = False) -> None:
-    config = Config.load(folder / "config.toml") if (folder / "config.toml").is_file() else None
-    if config is None:
-        raise FedTailorError(f"'{folder}' is not a run folder: it has no config.toml.")
-    progress = RunProgress(
-        console,
-        f"{config.method.name} seed {config.settings.seed}",
-        config.settings.rounds + config.method.closing_steps,
-    )
+    _watched(Config.load(RunFolder.open(folder).config), folder, partial(resume, folder), quiet)
+
+
+def _watched(config: Config, folder: Path, work: Callable[[Watch, Stop], object], quiet: bool) -> None:
+    """Do the work of a run with live progress, then draw its pictures and say where they are."""
+    steps = config.settings.rounds + config.method.closing_steps
+    progress = RunProgress(console, f"{config.method.name} seed {config.settings.seed}", steps)
     with progress, polite_stop(console.print) as stop:
-        resume(folder, progress.watch, stop)
+        work(progress.watch, stop)
     _wrap_up(folder, quiet=quiet)
 
 
 def _wrap_up(folder: Path, *, quiet: bool) -> None:
     result = read_result(folder)
     accuracy_picture([result], folder / "accuracy.png")
+    logged = logged_picture(result, folder / "logged.png")
     if result.state == "interrupted":
         console.print(f"Interrupted. Carry on with:  fedtailor run --resume {folder}", soft_wrap=True)
         raise typer.Exit(130)
     if not quiet:
         console.print(comparison_table([result]))
+        pictures = ["accuracy.png", "labels.png", *(["logged.png"] if logged else [])]
         console.print(
-            f"Run folder: {folder}\nPictures: {folder / 'accuracy.png'}, {folder / 'labels.png'}", soft_wrap=True
+            f"Run folder: {folder}\nPictures: {', '.join(str(folder / name) for name in pictures)}", soft_wrap=True
         )
 
 

@@ -12,6 +12,8 @@ from torch import nn
 from fedtailor.learning import Client, Payload, Reply, Server, State
 from fedtailor.registry import Registry
 
+NEWCOMER = -1  # the number of a client that the server has not met
+
 
 @dataclass(frozen=True)
 class Method(ABC):
@@ -30,6 +32,7 @@ class Method(ABC):
     keeps: ClassVar[tuple[str, ...]] = ()  # what never leaves the client
     eval_point: ClassVar[Literal["after_sync", "after_train"]] = "after_sync"
     bn_buffers: ClassVar[Literal["local", "average"]] = "local"
+    new_client: ClassVar[str] = "trains as in one round with what the server sends, sending nothing back"  # see `onboard`
 
     def hello(self, client: Client) -> Payload:
         """Told to the server once, before the first round (label shares, for example)."""
@@ -72,6 +75,19 @@ class Method(ABC):
 
     def finish(self, client: Client, payload: Payload) -> None:
         """One closing step of a client after the last round."""
+
+    def welcome(self, server: Server, hello: Payload) -> Payload:
+        """What a client that joins after training is sent; `hello` is what it told on joining. By default what anyone is sent."""
+        return self.send(server, NEWCOMER)
+
+    def onboard(self, client: Client, payload: Payload) -> None:
+        """What a client that joins after training does to get its personal model; nothing it makes is sent up.
+
+        By default it trains as in one round, which fits what it keeps to its samples, and takes the closing steps.
+        """
+        self.fit(client, payload)
+        for _ in range(self.closing_steps):
+            self.finish(client, payload)
 
 
 methods: Registry[Method] = Registry("method")

@@ -1,0 +1,100 @@
+"""Onboarding: a client that joins after training gets its personal model by its method's rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedtailor.data.federation import Federation
+from fedtailor.data.partitions.iid import Iid
+from fedtailor.engines.worker import Worker
+from fedtailor.errors import FedTailorError
+from fedtailor.experiment.checkpoint import load_latest
+from fedtailor.experiment.config import Config
+from fedtailor.experiment.folder import RunFolder
+from fedtailor.experiment.simulation import Simulation
+from fedtailor.learning.scoring import Score
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """What a client that joined late has got."""
+
+    model: nn.Module
+    before: Score  # with what the server sent, before any training of its own
+    after: Score
+
+
+def onboard(simulation: Simulation, newcomer: Federation) -> Newcomer:
+    """Bring one new client, given as a federation of one, into a finished simulation. The simulation itself does not change."""
+    if len(newcomer.clients) != 1:
+        raise FedTailorError(f"A newcomer is a federation of one client, but this one has {len(newcomer.clients)}.")
+    newcomer = as_member(newcomer, simulation.federation)
+    modules = simulation.worker.modules
+    worker = Worker(newcomer, simulation.method, modules.architecture, modules.head, simulation.protocol)
+    payload = simulation.method.welcome(simulation.server, worker.hello(0))
+    before = worker.evaluate(0, 0, payload)
+    worker.onboard(0, payload)
+    return Newcomer(worker.personal(0, 0, payload), before, worker.evaluate(0, 0, payload))
+
+
+def as_member(newcomer: Federation, seen: Federation) -> Federation:
+    """The newcomer's data as the federation sees it: the same sample shape, classes (matched by name where both have names) and scaling."""
+    if newcomer.shape != seen.shape:
+        raise FedTailorError(
+            f"The newcomer's samples have shape {newcomer.shape}, but the run was trained on {seen.shape}."
+        )
+    if newcomer.labels and seen.labels:
+        unknown = [name for name in newcomer.labels if name not in seen.labels]
+        if unknown:
+            raise FedTailorError(f"The newcomer has labels that the run does not know: {', '.join(unknown)}.")
+        place = torch.tensor([seen.labels.index(name) for name in newcomer.labels])
+        client = newcomer.clients[0]
+        train, test = (replace(split, y=place[split.y]) for split in (client.train, client.test))
+        newcomer = replace(newcomer, clients=[replace(client, train=train, test=test)], classes=seen.classes)
+    elif newcomer.classes > seen.classes:
+        raise FedTailorError(
+            f"The newcomer has labels up to {newcomer.classes - 1}, but the run knows {seen.classes} classes."
+        )
+    return replace(
+        newcomer, classes=seen.classes, labels=seen.labels, vocabulary=seen.vocabulary, mean=seen.mean, std=seen.std
+    )
+
+
+def finished_simulation(path: Path) -> Simulation:
+    """A finished run as it stood after its last round."""
+    folder = RunFolder.open(path)
+    config = Config.load(folder.config)
+    checkpoint = load_latest(folder.checkpoints, config.settings.device)
+    if checkpoint is None:
+        raise FedTailorError(
+            f"'{path}' has no checkpoint to join. Carry the run on with:  fedtailor run --resume {path}"
+        )
+    simulation = Simulation(
+        config.federation(), config.method, config.net, engine=config.settings.engine, protocol=config.settings
+    )
+    simulation.restore(checkpoint.round, checkpoint.server, checkpoint.clients, folder.records())
+    return simulation
+
+
+def read_newcomer(path: Path, words: Iterable[str]) -> Federation:
+    """All samples of a data set as one client; `words` (data=…, data.path=…) are laid over the run's own config."""
+    config = Config.load(RunFolder.open(path).config, words)
+    return replace(config, partition=Iid(), settings=replace(config.settings, clients=1)).federation()
+
+
+def data_words(data: str) -> list[str]:
+    """Words for a file or folder by its kind, or for a data set by its name."""
+    if not data:
+        return []
+    path = Path(data)
+    kind = {".csv": "table", ".parquet": "table", ".npz": "arrays"}.get(path.suffix)
+    if kind is None and not path.is_dir():
+        return [f"data={data}"]
+    if kind is None:
+        kind = "arrays" if (path / "x.npy").exists() else "folder"
+    return [f"data={kind}", f"data.path={path.resolve()}"]

@@ -1,0 +1,90 @@
+"""A client that joins after training."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedtailor import Config, Federation, FedTailorError, Simulation
+from fedtailor.experiment.onboarding import onboard
+from fedtailor.experiment.run import start
+from fedtailor.methods.fedavg import FedAvg
+from fedtailor.methods.fedrep import FedRep
+from fedtailor.methods.finetune import FedAvgFT
+from fedtailor.nets.mlp import MLP
+
+SETTINGS = {"dtype": "float64", "batch": 1000, "lr": 0.1}
+
+
+def alone(federation: Federation, client: int) -> Federation:
+    data = federation.clients[client]
+    return Federation.from_clients([(data.train.x, data.train.y, data.test.x, data.test.y)])
+
+
+def test_a_newcomer_trains_what_it_keeps_on_what_the_server_sends(federation):
+    members = Federation.from_clients([(c.train.x, c.train.y, c.test.x, c.test.y) for c in federation.clients[:3]])
+    simulation = Simulation(members, FedRep(), MLP(hidden=(6,)), rounds=3, **SETTINGS).run()
+    server = simulation.server.state["body"].clone()
+    newcomer = onboard(simulation, alone(federation, 3))
+    everyone = Simulation(federation, FedRep(), MLP(hidden=(6,)), rounds=1, **SETTINGS)
+    everyone.worker.fit(3, 1, {"body": server}, evaluate=False)
+    vector = torch.cat([p.reshape(-1) for p in newcomer.model.parameters()])
+    torch.testing.assert_close(vector, torch.cat([server, everyone.state(3)["head"]]), rtol=0, atol=1e-12)
+    assert torch.equal(simulation.server.state["body"], server)
+    assert newcomer.after.total == 4
+
+
+def test_closing_steps_are_part_of_joining(federation):
+    simulation = Simulation(federation, FedAvgFT(ft_epochs=3), MLP(hidden=(6,)), rounds=2, **SETTINGS).run()
+    newcomer = onboard(simulation, alone(federation, 1))
+    expected = simulation.state(1)["personal"]  # full batches: client 1 itself would do the same steps
+    torch.testing.assert_close(torch.cat([p.reshape(-1) for p in newcomer.model.parameters()]), expected, rtol=0, atol=1e-12)
+
+
+def test_with_fedavg_a_newcomer_takes_the_global_model(federation):
+    simulation = Simulation(federation, FedAvg(), MLP(hidden=(6,)), rounds=2, **SETTINGS).run()
+    newcomer = onboard(simulation, alone(federation, 0))
+    assert torch.equal(torch.cat([p.reshape(-1) for p in newcomer.model.parameters()]), simulation.server.state["model"])
+
+
+def test_data_that_does_not_fit_is_refused(federation):
+    simulation = Simulation(federation, FedAvg(), MLP(hidden=(6,)), rounds=1, **SETTINGS).run()
+    x, y = np.zeros((8, 5), np.float32), np.arange(8) % 4
+    with pytest.raises(FedTailorError, match="labels up to 3, but the run knows 3 classes"):
+        onboard(simulation, Federation.from_clients([(x, y)]))
+    with pytest.raises(FedTailorError, match="shape"):
+        onboard(simulation, Federation.from_clients([(x[:, :4], y % 3)]))
+    with pytest.raises(FedTailorError, match="one client"):
+        onboard(simulation, federation)
+
+
+def test_labels_are_matched_by_name(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = ["site,a,b,what"] + [f"s{i % 3},{rng.normal():.3f},{rng.normal():.3f},{'xyz'[i % 3]}" for i in range(90)]
+    (tmp_path / "all.csv").write_text("\n".join(rows))
+    (tmp_path / "new.csv").write_text("\n".join([rows[0], *(r for r in rows[1:] if not r.endswith("x"))]))
+    table = {"client": "site", "label": "what"}
+    simulation = Simulation(Federation.from_table(tmp_path / "all.csv", **table), "fedrep", "mlp", rounds=1).run()
+    newcomers = Federation.from_table(tmp_path / "new.csv", **table)
+    one = Federation(**{**vars(newcomers), "clients": newcomers.clients[:1]})
+    from fedtailor.experiment.onboarding import as_member
+
+    assert set(one.clients[0].train.y.tolist()) <= {0, 1}
+    assert set(as_member(one, simulation.federation).clients[0].train.y.tolist()) <= {1, 2}
+
+
+def test_the_command(tmp_path):
+    words = ["rounds=2", "clients=4", "partition=iid", "net=mlp", "method=fedrep", "lr=0.1"]
+    start(Config.load(words=words), tmp_path / "run")
+    digits = Config.load(words=words).federation().clients[0].train
+    np.savez(tmp_path / "new.npz", x=digits.x.numpy(), y=digits.y.numpy())
+    command = [sys.executable, "-m", "fedtailor.cli", "onboard", "run", "--data", "new.npz", "--out", "new.safetensors"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Accuracy on its" in done.stdout
+    assert "fc.weight" in load_file(tmp_path / "new.safetensors")
