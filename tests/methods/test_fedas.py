@@ -83,6 +83,22 @@ def test_the_fisher_trace_sums_over_batches(federation):
     torch.testing.assert_close(simulation.traffic.up[0]["fisher"], expected, rtol=1e-9, atol=0)
 
 
+def test_alignment_has_a_batch_size_of_its_own(federation):
+    settings = {**SETTINGS, "epochs": 0}
+    simulation = Simulation(federation, FedAS(align_lr=0.2, align_batch=6), NET, rounds=1, **settings).run()
+    x, y = federation.clients[0].train.x.double(), federation.clients[0].train.y
+    shared = simulation.server.net().body
+    base = list(shared.named(shared.vector).values())
+    means = [body(base, x[y == c]).mean(0) for c in range(3)]
+    order = torch.randperm(12, generator=torch_stream(3, "fit", 1, 0, "align"))
+    for half in (order[:6], order[6:]):
+        base = leaves(base)
+        z, labels = body(base, x[half]), y[half]
+        loss = sum((z[labels == c] - means[c]).square().mean() for c in labels.unique())
+        base = [(t - 0.2 * g).detach() for t, g in zip(base, torch.autograd.grad(loss, base), strict=True)]
+    torch.testing.assert_close(simulation.traffic.up[0]["body"], flat(base), rtol=0, atol=1e-10)
+
+
 def test_alignment_does_not_leak_from_client_to_client(federation):
     everyone = Simulation(federation, FedAS(align_lr=0.5), NET, rounds=1, **SETTINGS)
     sent = everyone.server.state["body"]

@@ -77,15 +77,19 @@ def reference_client(data, body, head, prototypes, lam, head_lr):
     return body, head, {c: z[y == c].mean(0) for c in classes}, h, spread / n
 
 
-def three_rounds(federation: Federation, join: float, method: FedPAC) -> None:
-    simulation = Simulation(federation, method, NET, rounds=3, join=join, **SETTINGS)
+def check_rounds(federation: Federation, method: FedPAC, rounds: int, join: float = 1.0) -> bool:
+    """Compare every vector of these rounds; true if a client had a class that there was no prototype of."""
+    simulation = Simulation(federation, method, NET, rounds=rounds, join=join, **SETTINGS)
     net = simulation.server.net()
     initial = list(net.all.named(net.all.vector).values())
     everyone = range(len(federation.clients))
     body, heads, prototypes = initial[:2], [initial[2:] for _ in everyone], {}
-    for _ in range(3):
+    missed = False
+    for _ in range(rounds):
         simulation.step()
         chosen = sorted(simulation.traffic.up)
+        labels = {c for i in chosen for c in federation.clients[i].train.y.tolist()}
+        missed |= bool(prototypes) and not labels <= set(prototypes)
         results = {
             i: reference_client(
                 federation.clients[i].train, body, heads[i], prototypes, method.lam, method.head_lr or 0.1
@@ -126,19 +130,20 @@ def three_rounds(federation: Federation, join: float, method: FedPAC) -> None:
             logits = torch.relu(test.x.double() @ body[0].T + body[1]) @ heads[i][0].T + heads[i][1]
             loss = F.cross_entropy(logits, test.y, reduction="sum").item()
             assert simulation.scores[i].loss == pytest.approx(loss, abs=1e-8)
+    return missed
 
 
 def test_three_rounds_by_hand(federation):
-    three_rounds(federation, 1.0, FedPAC(lam=0.8, head_lr=0.3))
+    check_rounds(federation, FedPAC(lam=0.8, head_lr=0.3), 3)
 
 
-def test_three_rounds_by_hand_with_absent_classes_and_absent_clients():
+def test_five_rounds_by_hand_with_absent_classes_and_absent_clients():
     rng = np.random.default_rng(1)
     parts = [
         (rng.normal(size=(len(y), 5)) + 1, np.array(y), rng.normal(size=(3, 5)), np.array([0, 1, 2]))
         for y in ([0, 0, 0, 1, 1], [1, 1, 1], [0, 1, 1, 0], [2], [2, 2, 0, 2])
     ]
-    three_rounds(Federation.from_clients(parts), 0.4, FedPAC(lam=1.5, head_lr=None))
+    assert check_rounds(Federation.from_clients(parts), FedPAC(lam=1.5, head_lr=None), 5, join=0.4)
 
 
 def test_one_participant_without_pull_is_fedrep_to_the_bit(federation):
