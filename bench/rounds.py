@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedtailor import Config, Federation, Simulation
+from fedtailor.experiment.config import method_words
 
 
 def bare_round(net: nn.Module, clients: list[tuple[torch.Tensor, ...]], config: Config) -> None:
@@ -69,7 +70,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     names = args.methods.split(",")
-    configs = {name: Config.load(words=[*args.words, f"method={name}", f"rounds={args.repeats + 1}"]) for name in names}
+    configs = {
+        name: Config.load(words=[*args.words, *method_words(name), f"rounds={args.repeats + 1}"]) for name in names
+    }
     federation = next(iter(configs.values())).federation()
     simulations = {name: Simulation(federation, c.method, c.net, protocol=c.settings) for name, c in configs.items()}
     first = next(iter(simulations.values()))

@@ -20,7 +20,7 @@ from fedtailor.data.download import get as download
 from fedtailor.data.partition import partitions
 from fedtailor.data.pool import data_root, sources
 from fedtailor.errors import FedTailorError
-from fedtailor.experiment.config import Config
+from fedtailor.experiment.config import Config, method_words
 from fedtailor.experiment.folder import RunFolder
 from fedtailor.experiment.onboarding import data_words, finished_simulation, read_newcomer
 from fedtailor.experiment.onboarding import onboard as join_late
@@ -96,7 +96,10 @@ def compare(
     names = [w for w in words or [] if is_method[w]] or ["local", "fedavg", "fedper", "fedrep"]
     folder = out or _new_folder("comparison")
     cells = [(name, seed) for name in names for seed in _seeds(seeds)]
-    plans = [(folder / f"{_cell_name(name)}-s{seed}", _cell_config(path, keys, name, seed)) for name, seed in cells]
+    plans = [
+        (folder / f"{_cell_name(name)}-s{seed}", Config.load(path, [*keys, *method_words(name), f"seed={seed}"]))
+        for name, seed in cells
+    ]
     for cell, config in plans:
         if not (cell / "config.toml").exists():
             _run_into(config, cell, quiet=True)
@@ -272,12 +275,6 @@ def _split(words: list[str]) -> tuple[Path | None, list[str]]:
     if words and words[0].endswith(".toml"):
         return Path(words[0]), words[1:]
     return None, words
-
-
-def _cell_config(path: Path | None, keys: list[str], name: str, seed: int) -> Config:
-    method, _, options = name.partition(":")
-    own = [f"method.{word}" for word in options.split(",") if word]
-    return Config.load(path, [*keys, f"method={method}", *own, f"seed={seed}"])
 
 
 def _cell_name(name: str) -> str:

@@ -154,6 +154,12 @@ def lay_over(values: dict[str, Any], word: str) -> None:
     values[head] = table
 
 
+def method_words(text: str) -> list[str]:
+    """A method with options of its own in one word, fedrep:head_epochs=5, as key=value words."""
+    name, _, given = text.partition(":")
+    return [f"method={name}", *(f"method.{word}" for word in given.split(",") if word)]
+
+
 def _table(value: str | Mapping[str, Any]) -> dict[str, Any]:
     """`method = "fedrep"` is short for a table with only a name."""
     return {"name": value} if isinstance(value, str) else dict(value)
