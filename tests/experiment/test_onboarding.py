@@ -43,13 +43,17 @@ def test_closing_steps_are_part_of_joining(federation):
     simulation = Simulation(federation, FedAvgFT(ft_epochs=3), MLP(hidden=(6,)), rounds=2, **SETTINGS).run()
     newcomer = onboard(simulation, alone(federation, 1))
     expected = simulation.state(1)["personal"]  # full batches: client 1 itself would do the same steps
-    torch.testing.assert_close(torch.cat([p.reshape(-1) for p in newcomer.model.parameters()]), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        torch.cat([p.reshape(-1) for p in newcomer.model.parameters()]), expected, rtol=0, atol=1e-12
+    )
 
 
 def test_with_fedavg_a_newcomer_takes_the_global_model(federation):
     simulation = Simulation(federation, FedAvg(), MLP(hidden=(6,)), rounds=2, **SETTINGS).run()
     newcomer = onboard(simulation, alone(federation, 0))
-    assert torch.equal(torch.cat([p.reshape(-1) for p in newcomer.model.parameters()]), simulation.server.state["model"])
+    assert torch.equal(
+        torch.cat([p.reshape(-1) for p in newcomer.model.parameters()]), simulation.server.state["model"]
+    )
 
 
 def test_data_that_does_not_fit_is_refused(federation):

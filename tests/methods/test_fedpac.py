@@ -91,9 +91,7 @@ def check_rounds(federation: Federation, method: FedPAC, rounds: int, join: floa
         labels = {c for i in chosen for c in federation.clients[i].train.y.tolist()}
         missed |= bool(prototypes) and not labels <= set(prototypes)
         results = {
-            i: reference_client(
-                federation.clients[i].train, body, heads[i], prototypes, method.lam, method.head_lr or 0.1
-            )
+            i: reference_client(federation.clients[i].train, body, heads[i], prototypes, method.lam, method.head_lr)
             for i in chosen
         }
         for i, (own_body, own_head, means, h, variance) in results.items():
@@ -143,12 +141,12 @@ def test_five_rounds_by_hand_with_absent_classes_and_absent_clients():
         (rng.normal(size=(len(y), 5)) + 1, np.array(y), rng.normal(size=(3, 5)), np.array([0, 1, 2]))
         for y in ([0, 0, 0, 1, 1], [1, 1, 1], [0, 1, 1, 0], [2], [2, 2, 0, 2])
     ]
-    assert check_rounds(Federation.from_clients(parts), FedPAC(lam=1.5, head_lr=None), 5, join=0.4)
+    assert check_rounds(Federation.from_clients(parts), FedPAC(lam=1.5), 5, join=0.4)
 
 
 def test_one_participant_without_pull_is_fedrep_to_the_bit(federation):
     settings = {**SETTINGS, "dtype": "float32", "batch": 4, "join": 0.25, "rounds": 6}
-    pac = Simulation(federation, FedPAC(lam=0.0, head_lr=None, head_epochs=2), NET, **settings).run()
+    pac = Simulation(federation, FedPAC(lam=0.0, head_lr=SETTINGS["lr"], head_epochs=2), NET, **settings).run()
     rep = Simulation(federation, FedRep(head_epochs=2), NET, **settings).run()
     assert torch.equal(pac.server.state["body"], rep.server.state["body"])
     met = [i for i in range(4) if f"head.{i}" in pac.server.state]

@@ -13,7 +13,20 @@ BODY = (INPUTS * WIDTH + WIDTH) * 4
 HEAD = (WIDTH * CLASSES + CLASSES) * 4
 ALL = BODY + HEAD
 
-WHOLE = ("fedavg", "fedprox", "per-fedavg", "pfedme", "ditto", "apfl", "fedphp", "fedala", "fedah", "fedrod", "fedavg-ft", "fedprox-ft")
+WHOLE = (
+    "fedavg",
+    "fedprox",
+    "per-fedavg",
+    "pfedme",
+    "ditto",
+    "apfl",
+    "fedphp",
+    "fedala",
+    "fedah",
+    "fedrod",
+    "fedavg-ft",
+    "fedprox-ft",
+)
 BODIES = ("fedper", "fedrep", "fedbabu", "fedafk")
 
 
