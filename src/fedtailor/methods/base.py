@@ -32,7 +32,7 @@ class Method(ABC):
     keeps: ClassVar[tuple[str, ...]] = ()  # what never leaves the client
     eval_point: ClassVar[Literal["after_sync", "after_train"]] = "after_sync"
     bn_buffers: ClassVar[Literal["local", "average"]] = "local"
-    new_client: ClassVar[str] = "trains as in one round with what the server sends, sending nothing back"  # see `onboard`
+    new_client: ClassVar[str] = "trains as in one round with what the server sends, sending nothing back"
 
     def hello(self, client: Client) -> Payload:
         """Told to the server once, before the first round (label shares, for example)."""

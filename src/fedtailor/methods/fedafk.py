@@ -49,13 +49,18 @@ class FedAFK(Method):
 
     def init(self, client: Client) -> State:
         net = client.net("personal")
-        return {"own_body": net.body.vector, "own_head": net.head.vector, "mu": torch.tensor(self.mu0, dtype=torch.float64)}
+        return {
+            "own_body": net.body.vector,
+            "own_head": net.head.vector,
+            "mu": torch.tensor(self.mu0, dtype=torch.float64),
+        }
 
     def send(self, server: Server, client: int) -> Payload:
         return {"body": server.state["body"]}
 
     def fit(self, client: Client, payload: Payload) -> Payload:
-        shared = client.net("global", body=payload["body"])  # θ_G,i under φ_rd: the common initial head, which never trains
+        # θ_G,i stands under φ_rd, the common initial head, which never trains.
+        shared = client.net("global", body=payload["body"])
         own = self.personal(client, payload)  # θ_i, φ_i
         teacher = shared if self.kt_ref == "running" else client.net("received", body=payload["body"])
         mu, lr = float(client.state["mu"]), client.protocol.lr
@@ -74,7 +79,9 @@ class FedAFK(Method):
             if self.afa:
                 own.body.vector = mixed(own.body.vector, shared.body.vector, mu)  # (3)
             client.train(own.head, epochs=1)  # (7)
-        client.state.update(own_body=own.body.vector, own_head=own.head.vector, mu=torch.tensor(mu, dtype=torch.float64))
+        client.state.update(
+            own_body=own.body.vector, own_head=own.head.vector, mu=torch.tensor(mu, dtype=torch.float64)
+        )
         client.log(mu=mu)
         return {"body": shared.body.vector}
 

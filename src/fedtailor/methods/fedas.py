@@ -67,9 +67,8 @@ class FedAS(Method):
         return client.net(model=client.state["model"])
 
     def onboard(self, client: Client, payload: Payload) -> None:
-        client.state["model"] = client.net(
-            body=payload["body"]
-        ).all.vector  # there is no body of its own to fit the received one to
+        # There is no body of its own to fit the received one to.
+        client.state["model"] = client.net(body=payload["body"]).all.vector
         super().onboard(client, payload)
 
 

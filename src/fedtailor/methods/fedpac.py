@@ -39,7 +39,7 @@ class FedPAC(Method):
 
     lam: float = option(1.0, "λ, strength of the pull of features to their class's prototype", at_least=0.0)
     head_epochs: int = option(1, "epochs on the head before the body trains", at_least=0)
-    head_lr: float | None = option(0.1, "learning rate of the head; none is lr", above=0.0)
+    head_lr: float = option(0.1, "learning rate of the head, apart from that of the body", above=0.0)
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["body"] = server.net().body.vector

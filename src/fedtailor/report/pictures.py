@@ -5,34 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedtailor.report.results import Result, read_result
+from fedtailor.report.results import Result
 
 # Okabe and Ito's palette, distinct to the colour-blind; line styles carry the difference into grey prints.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", "-.", ":")
+FEW = 8  # methods whose legend fits into the picture
 
 
 def accuracy_picture(results: Sequence[Result], path: Path) -> None:
     """Left: the clients' mean accuracy over rounds, a band for the spread over seeds. Right: every client's own accuracy."""
     groups = by_method(results)
-    figure = Figure(figsize=(10.5, 4.2), layout="constrained")
+    figure = Figure(figsize=(10.5, max(4.2, 2.4 + 0.24 * len(groups))), layout="constrained")
     rounds, clients = figure.subplots(1, 2, width_ratios=(1.15, 1))
     _curves(rounds, groups)
     _strips(clients, groups)
+    if len(groups) > FEW:
+        figure.legend(loc="outside lower center", ncols=7, frameon=False, fontsize=8)
+    else:
+        rounds.legend(frameon=False, fontsize=9, loc="lower right")
     config = results[0].config
     data, partition, net = (config[part]["name"] for part in ("data", "partition", "net"))
     figure.suptitle(f"{data}, {len(results[0].clients)} clients, {partition} partition, net {net}", fontsize=11)
     figure.savefig(path, dpi=130)
-
-
-def run_pictures(folder: Path) -> None:
-    accuracy_picture([read_result(folder)], folder / "accuracy.png")
 
 
 def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
@@ -62,31 +63,32 @@ def _curves(axes: Axes, groups: dict[str, list[Result]]) -> None:
         if len(runs) > 1:
             axes.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
     _plain(axes, "round", "mean accuracy of personal models (%)")
-    axes.legend(frameon=False, fontsize=9, loc="lower right")
 
 
 def _strips(axes: Axes, groups: dict[str, list[Result]]) -> None:
-    """One dot a client, box and median behind them; the sideways spread of dots is by rank, so the picture is the same every time."""
+    """One dot a client on its method's line, box and median behind; the dots' offsets go by rank, so the picture is the same every time."""
     for place, (runs, colour) in enumerate(zip(groups.values(), cycle(COLOURS), strict=False)):
         values = 100 * np.sort(np.concatenate([r.clients for r in runs]))
         values = values[np.isfinite(values)]
         offsets = 0.28 * np.sin(2.4 * np.arange(len(values)))
-        axes.scatter(place + offsets, values, s=14, color=colour, alpha=0.6, lw=0, zorder=2)
+        axes.scatter(values, place + offsets, s=14, color=colour, alpha=0.6, lw=0, zorder=2)
         axes.boxplot(
             [values],
             positions=[place],
             widths=0.7,
+            orientation="horizontal",
             showfliers=False,
             medianprops={"color": "black"},
             boxprops={"color": "#888888"},
         )
-    axes.set_xticks(range(len(groups)), list(groups), rotation=20 if len(groups) > 3 else 0)
-    _plain(axes, "", "accuracy of each client (%)")
+    axes.set_yticks(range(len(groups)), list(groups))
+    axes.invert_yaxis()
+    _plain(axes, "accuracy of each client (%)", "", grid="x")
 
 
-def _plain(axes: Axes, x: str, y: str) -> None:
+def _plain(axes: Axes, x: str, y: str, grid: Literal["x", "y"] = "y") -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.grid(axis="y", color="#dddddd", lw=0.6)
+    axes.grid(axis=grid, color="#dddddd", lw=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
