@@ -118,3 +118,13 @@ def test_a_method_in_a_file_of_ones_own(tmp_path):
     assert Config.load(again).values() == config.values()
     with pytest.raises(FedTailorError, match="does not exist"):
         Config.load(words=["method=nowhere.py"])
+
+
+def test_a_written_config_names_its_files_in_full(tmp_path, monkeypatch):
+    (tmp_path / "mine.csv").write_text("a,label\n1,x\n2,y\n3,x\n4,y\n")
+    monkeypatch.chdir(tmp_path)
+    config = Config.load(words=["data=table", "data.path=mine.csv", "partition=iid", "clients=2"])
+    (tmp_path / "config.toml").write_text(config.to_toml())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert len(Config.load(tmp_path / "config.toml").federation().clients) == 2

@@ -25,6 +25,8 @@ from fedtailor.registry import Registry, build, option, options
 
 CHOICES: dict[str, Registry[Any]] = {"method": methods, "data": sources, "partition": partitions, "net": nets}
 
+FILES = ("path", "weights", "root")  # options that name a file or folder
+
 
 @dataclass(frozen=True)
 class Settings(Protocol):
@@ -107,7 +109,7 @@ class Config:
             part = getattr(self, kind)
             tables[kind] = {"name": getattr(part, "file", part.name), **_given(part)}
             if kind == "data":
-                tables[kind] |= dataclasses.asdict(self.data_settings)
+                tables[kind] |= _given(self.data_settings)
         return tables
 
     def to_toml(self) -> str:
@@ -175,7 +177,9 @@ def options_of(cls: type) -> list[str]:
 
 
 def _given(part: Any) -> dict[str, Any]:
-    return {k: v for k, v in dataclasses.asdict(part).items() if v is not None}
+    """The options that have a value; files are named in full, so that a config runs from any folder."""
+    given = {k: v for k, v in dataclasses.asdict(part).items() if v is not None}
+    return {k: str(Path(v).resolve()) if k in FILES and v and Path(v).exists() else v for k, v in given.items()}
 
 
 def _parse(text: str) -> Any:
