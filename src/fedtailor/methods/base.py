@@ -83,8 +83,11 @@ class Method(ABC):
     def onboard(self, client: Client, payload: Payload) -> None:
         """What a client that joins after training does to get its personal model; nothing it makes is sent up.
 
-        By default it trains as in one round, which fits what it keeps to its samples, and takes the closing steps.
+        By default it takes the payload in where everyone does, trains as in one round, which fits what it keeps to its samples, and takes
+        the closing steps.
         """
+        if self.syncs_everyone:
+            self.sync(client, payload)
         self.fit(client, payload)
         for _ in range(self.closing_steps):
             self.finish(client, payload)

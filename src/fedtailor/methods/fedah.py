@@ -66,11 +66,6 @@ class FedAH(FedRep):
     def sync(self, client: Client, payload: Payload) -> None:
         client.state.update(self._aggregated(client, payload))
 
-    def onboard(self, client: Client, payload: Payload) -> None:
-        if self.sync_all:
-            self.sync(client, payload)
-        super().onboard(client, payload)
-
     def personal(self, client: Client, payload: Payload) -> Net:
         head = client.state["head"] if self.sync_all else self._aggregated(client, payload)["head"]
         return client.net(body=payload["body"], head=head)

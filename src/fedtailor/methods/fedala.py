@@ -62,11 +62,6 @@ class FedALA(FedAvg):
     def sync(self, client: Client, payload: Payload) -> None:
         client.state.update(self._aggregated(client, payload))
 
-    def onboard(self, client: Client, payload: Payload) -> None:
-        if self.sync_all:
-            self.sync(client, payload)
-        super().onboard(client, payload)
-
     def personal(self, client: Client, payload: Payload) -> Net:
         top = client.state["top"] if self.sync_all else self._aggregated(client, payload)["top"]
         return self._net(client, payload, top)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
 from fedtailor.methods.base import Method, methods
@@ -17,8 +18,8 @@ class LGFedAvg(Method):
     year = 2020
     family = "model splitting"
     down = ("head",)
-    up = ("head",)
-    keeps = ("body",)
+    up: ClassVar[tuple[str, ...]] = ("head",)
+    keeps: ClassVar[tuple[str, ...]] = ("body",)
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["head"] = server.net().head.vector
