@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ import pytest
 from safetensors.torch import load_file
 
 from fedtailor import Config
+from fedtailor.engines import WorkerLost
 from fedtailor.experiment.folder import RunFolder, read_lines
 from fedtailor.experiment.run import Stop, resume, start
 
@@ -128,6 +130,31 @@ def test_kill_9_and_resume(tmp_path):
     resume(tmp_path / "killed")
     start(config("rounds=60"), tmp_path / "whole")
     assert same_runs(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint_with_a_new_one(tmp_path, caplog):
+    killed = []
+
+    def watch(record):
+        if record["round"] == 5 and not killed:
+            killed.extend(multiprocessing.active_children())
+            killed[0].kill()
+
+    start(config("engine=processes", "workers=2"), tmp_path / "lost", watch)
+    assert "killed by SIGKILL in round 6" in caplog.text
+    assert json.loads((tmp_path / "lost" / "status.json").read_text())["state"] == "finished"
+    start(config("engine=inline"), tmp_path / "whole")
+    assert same_runs(tmp_path / "whole", tmp_path / "lost")
+
+
+def test_a_run_that_keeps_losing_workers_ends_and_says_how_to_carry_on(tmp_path):
+    def watch(record):
+        if record["round"] == 3:
+            multiprocessing.active_children()[0].kill()
+
+    with pytest.raises(WorkerLost, match=r"too often.*fedtailor run --resume"):
+        start(config("engine=processes", "workers=2"), tmp_path / "lost", watch)
+    assert json.loads((tmp_path / "lost" / "status.json").read_text())["state"] == "failed"
 
 
 def test_ctrl_c_leaves_a_valid_folder(tmp_path):

@@ -120,6 +120,16 @@ def test_the_same_seed_gives_the_same_numbers_to_the_bit(name):
 
 
 @pytest.mark.parametrize("name", EVERY)
+def test_two_processes_give_the_same_numbers_to_the_bit(name):
+    many = simulation(name, federated(MIXED), rounds=4, join=0.5, engine="processes", workers=2).run()
+    first, _ = whole_run(name)
+    assert [numbers(r) for r in many.metrics] == [numbers(r) for r in first.metrics]
+    for i in range(len(MIXED)):
+        assert torch.equal(model(many, i), model(first, i))
+    many.close()
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_a_run_taken_up_after_two_rounds_ends_as_if_never_interrupted(name):
     straight, _ = whole_run(name)
     begun = simulation(name, federated(MIXED), rounds=4, join=0.5)

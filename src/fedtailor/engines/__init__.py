@@ -1,8 +1,49 @@
 """Engines carry payloads between the server and the workers that own the clients' states. They never look into a payload."""
 
-from fedtailor.engines.base import Engine, Outcome
+from __future__ import annotations
+
+import os
+import socket
+
+from fedtailor.engines.base import Engine, Outcome, WorkerLost
 from fedtailor.engines.inline import Inline
+from fedtailor.engines.processes import Processes
+from fedtailor.engines.worker import Worker
+from fedtailor.errors import FedTailorError, nearest
 
-engines: dict[str, type[Inline]] = {"inline": Inline}
+NAMES = ("auto", "inline", "processes")
+STEP = 1e-3  # seconds that a small net's SGD step takes
+FLOPS = 2e10  # multiplications and additions a second of one core in small batches
+WORTHWHILE = 0.02, 0.5  # seconds of work in a round and in all rounds from which on more processes pay for themselves
 
-__all__ = ["Engine", "Inline", "Outcome", "engines"]
+
+def start_engine(name: str, worker: Worker, workers: int = 0) -> Engine:
+    """The engine of this name; `auto` takes processes where they help. `workers` = 0 means one for each core."""
+    if name not in NAMES:
+        raise FedTailorError(f"Unknown engine '{name}'.{nearest(name, NAMES)} Allowed: {', '.join(NAMES)}.")
+    possible = hasattr(socket, "send_fds")
+    if name == "processes" and not possible:
+        raise FedTailorError(
+            "engine=processes needs to pass files between processes, which this system cannot. Use engine=inline."
+        )
+    workers = workers or max(1, _cores() // worker.protocol.threads)
+    if name == "processes" or (name == "auto" and possible and workers > 1 and _pays(worker)):
+        return Processes(worker, workers)
+    return Inline(worker)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _pays(worker: Worker) -> bool:
+    protocol, clients = worker.protocol, worker.federation.clients
+    if protocol.device != "cpu" or protocol.threads > 1 or len(clients) < 2:
+        return False
+    samples = sum(len(c.train) for c in clients) * protocol.join_range[1] * max(1, protocol.epochs)
+    net, _ = worker.modules.lend("model")
+    seconds = samples / protocol.batch * STEP + samples * 6 * len(net.all) / FLOPS
+    return seconds > WORTHWHILE[0] and seconds * protocol.rounds > WORTHWHILE[1]
+
+
+__all__ = ["NAMES", "Engine", "Inline", "Outcome", "Processes", "WorkerLost", "start_engine"]

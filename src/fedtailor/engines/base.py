@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from fedtailor.errors import FedTailorError
 from fedtailor.learning.mixing import Payload, State
 from fedtailor.learning.scoring import Score
 
@@ -16,49 +17,80 @@ Send = Callable[[int], Payload]  # client number -> the payload for it, made whe
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one client's local training."""
+    """What came of one client's work: what it sends up, and numbers about it."""
 
-    up: Payload
-    samples: int
-    loss: float
+    up: Payload = field(default_factory=dict)
+    samples: int = 0
+    loss: float = float("nan")
     score: Score | None = None
     logged: dict[str, float] = field(default_factory=dict)
 
 
+class WorkerLost(FedTailorError):
+    """A worker died, and with it the states of its clients since the last checkpoint."""
+
+
 class Engine(ABC):
-    """Carries payloads to clients and brings back what they answer, always in the order of client numbers."""
+    """Carries payloads to clients and brings back what they answer, always in the order of client numbers.
+
+    An engine is one function, `call`; the rest is said in its words.
+    """
+
+    def __init__(self) -> None:
+        self.met: set[int] = set()  # clients that have a private state
 
     @abstractmethod
-    def hello(self, clients: Iterable[int]) -> dict[int, Payload]:
-        """What each client tells the server once."""
-
-    @abstractmethod
-    def fit(self, round: int, clients: Iterable[int], send: Send, *, evaluate: bool) -> dict[int, Outcome]:
-        """Local training; with `evaluate`, the freshly trained personal models are scored as well."""
-
-    @abstractmethod
-    def evaluate(self, round: int, clients: Iterable[int], send: Send, *, sync: bool) -> dict[int, Score]:
-        """Scores of personal models on the clients' test samples; with `sync`, clients take in the payload first."""
-
-    @abstractmethod
-    def sync(self, round: int, clients: Iterable[int], send: Send) -> None:
-        """Clients take in the payload, and nothing is evaluated."""
-
-    @abstractmethod
-    def finish(self, step: int, clients: Iterable[int], send: Send) -> None:
-        """One closing step after the last round."""
+    def call(self, work: str, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
+        """Have the workers do one kind of work (see `Worker.serve`) for these clients."""
 
     @abstractmethod
     def personal(self, round: int, client: int, payload: Payload) -> nn.Module:
         """A client's personal model, the one that `evaluate` scores in this round, as an independent plain module."""
 
     @abstractmethod
+    def state(self, client: int) -> State:
+        """A client's private state; one that was never met has its initial state."""
+
+    def hello(self, clients: Iterable[int]) -> dict[int, Payload]:
+        """What each client tells the server once."""
+        return {i: outcome.up for i, outcome in self.call("hello", 0, clients, nothing).items()}
+
+    def fit(self, round: int, clients: Iterable[int], send: Send, *, evaluate: bool) -> dict[int, Outcome]:
+        """Local training; with `evaluate`, the freshly trained personal models are scored as well."""
+        return self._meeting("fit+score" if evaluate else "fit", round, clients, send)
+
+    def evaluate(self, round: int, clients: Iterable[int], send: Send, *, sync: bool) -> dict[int, Score]:
+        """Scores of personal models on the clients' test samples; with `sync`, clients take in the payload first."""
+        ask = self._meeting if sync else self.call
+        outcomes = ask("sync+score" if sync else "score", round, clients, send)
+        return {i: outcome.score or Score() for i, outcome in outcomes.items()}
+
+    def sync(self, round: int, clients: Iterable[int], send: Send) -> None:
+        """Clients take in the payload, and nothing is evaluated."""
+        self._meeting("sync", round, clients, send)
+
+    def finish(self, step: int, clients: Iterable[int], send: Send) -> None:
+        """One closing step after the last round."""
+        self._meeting("finish", step, clients, send)
+
     def states(self) -> dict[int, State]:
         """The private states of all clients met so far."""
+        return {i: outcome.up for i, outcome in self.call("state", 0, self.met, nothing).items()}
 
-    @abstractmethod
     def restore(self, states: Mapping[int, State]) -> None:
         """Put private states back, as a checkpoint kept them."""
+        self.call("forget", 0, self.met, nothing)
+        self.met = set(states)
+        self.call("remember", 0, states, lambda i: dict(states[i]))
 
     def close(self) -> None:
         """Let go of whatever the engine started."""
+
+    def _meeting(self, work: str, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
+        clients = list(clients)
+        self.met.update(clients)
+        return self.call(work, round, clients, send)
+
+
+def nothing(client: int) -> Payload:
+    return {}

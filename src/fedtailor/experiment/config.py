@@ -33,7 +33,11 @@ class Settings(Protocol):
     """The plain keys of a config: the protocol, and how the run itself is done."""
 
     clients: int = option(0, "number of clients (0: as many as the data names, else 20)", at_least=0)
-    engine: Literal["inline"] = option("inline", "who carries the payloads")
+    engine: Literal["auto", "inline", "processes"] = option(
+        "auto",
+        "who serves the clients: this process, one process for each core, or whichever is faster (equal numbers)",
+    )
+    workers: int = option(0, "worker processes (0: one for each core)", at_least=0)
     checkpoint_every: int = option(
         5, "save the run's state every so many rounds (0: only at the end of rounds)", at_least=0
     )

@@ -74,9 +74,7 @@ def finished_simulation(path: Path) -> Simulation:
         raise FedTailorError(
             f"'{path}' has no checkpoint to join. Carry the run on with:  fedtailor run --resume {path}"
         )
-    simulation = Simulation(
-        config.federation(), config.method, config.net, engine=config.settings.engine, protocol=config.settings
-    )
+    simulation = Simulation(config.federation(), config.method, config.net, engine="inline", protocol=config.settings)
     simulation.restore(checkpoint.round, checkpoint.server, checkpoint.clients, folder.records())
     return simulation
 

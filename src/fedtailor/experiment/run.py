@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedtailor.engines import WorkerLost
 from fedtailor.experiment.checkpoint import Checkpoint, load_latest, save
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.folder import RunFolder
 from fedtailor.experiment.simulation import Record, Simulation
+
+log = logging.getLogger("fedtailor")
+
+TRIES = 3  # how often a run goes on by itself after it lost a worker
 
 Watch = Callable[[Record], None]
 
@@ -25,23 +31,22 @@ class Stop:
 
 def start(config: Config, path: Path, watch: Watch = lambda record: None, stop: Stop | None = None) -> Simulation:
     """Run an experiment into a new folder."""
-    federation = config.federation()
-    simulation = Simulation(
-        federation, config.method, config.net, engine=config.settings.engine, protocol=config.settings
-    )
+    simulation = _simulation(config)
     folder = RunFolder.create(path, config)
     folder.append_ledger(simulation)
-    federation.plot(path / "labels.png")
-    return _carry_out(simulation, config, folder, watch, stop or Stop())
+    simulation.federation.plot(path / "labels.png")
+    return _persist(simulation, config, folder, watch, stop or Stop(), TRIES)
 
 
 def resume(path: Path, watch: Watch = lambda record: None, stop: Stop | None = None) -> Simulation:
     """Carry on an interrupted run from its last whole checkpoint; the result is that of a run never interrupted."""
+    return _resume(path, watch, stop or Stop(), TRIES)
+
+
+def _resume(path: Path, watch: Watch, stop: Stop, tries: int) -> Simulation:
     folder = RunFolder.open(path)
     config = Config.load(folder.config)
-    simulation = Simulation(
-        config.federation(), config.method, config.net, engine=config.settings.engine, protocol=config.settings
-    )
+    simulation = _simulation(config)
     checkpoint = load_latest(folder.checkpoints, config.settings.device)
     if checkpoint is not None:
         folder.cut_back(checkpoint.round)
@@ -49,7 +54,34 @@ def resume(path: Path, watch: Watch = lambda record: None, stop: Stop | None = N
     else:
         folder.cut_back(0)
     folder.restore_ledger(simulation.ledger)
-    return _carry_out(simulation, config, folder, watch, stop or Stop())
+    return _persist(simulation, config, folder, watch, stop, tries)
+
+
+def _persist(
+    simulation: Simulation, config: Config, folder: RunFolder, watch: Watch, stop: Stop, tries: int
+) -> Simulation:
+    """Carry a run out; when a worker is lost, from the last checkpoint on with new ones, a few times."""
+    try:
+        return _carry_out(simulation, config, folder, watch, stop)
+    except WorkerLost as loss:
+        if tries == 0:
+            raise WorkerLost(
+                f"{loss} That is too often to go on. What there is can be carried on with:  fedtailor run --resume {folder.path}"
+            ) from None
+        log.warning("%s Carrying on from the last checkpoint with new workers.", loss)
+    return _resume(folder.path, watch, stop, tries - 1)
+
+
+def _simulation(config: Config) -> Simulation:
+    settings = config.settings
+    return Simulation(
+        config.federation(),
+        config.method,
+        config.net,
+        engine=settings.engine,
+        workers=settings.workers,
+        protocol=settings,
+    )
 
 
 def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch: Watch, stop: Stop) -> Simulation:

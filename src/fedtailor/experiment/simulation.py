@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from fedtailor.data.federation import Federation
-from fedtailor.engines import engines
-from fedtailor.engines.base import Outcome
+from fedtailor.engines import Outcome, start_engine
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.evaluation import summarize
@@ -40,7 +39,7 @@ class Traffic:
 
 
 class Simulation:
-    """Runs a method on a federation in this process; `for record in simulation` yields the metrics of each round.
+    """Runs a method on a federation; `for record in simulation` yields the metrics of each round.
 
     Everything a researcher wants to look at between rounds is open: `server.state`, `state(client)`, `traffic.down` and `traffic.up`
     (the last round's payloads), `scores`, `ledger`, `metrics`. A vector becomes tensors by name with `server.net().body.named(vector)`.
@@ -53,18 +52,23 @@ class Simulation:
         net: str | Architecture | nn.Module = "cnn",
         *,
         head: str | None = None,
-        engine: str = "inline",
+        engine: str = "auto",
+        workers: int = 0,
         protocol: Protocol | None = None,
         **settings: Any,
     ) -> None:
-        """`settings` are the protocol's options, such as rounds=20, lr=0.01, join=0.5, seed=1; `head` names the net's head submodule."""
+        """`settings` are the protocol's options, such as rounds=20, lr=0.01, join=0.5, seed=1; `head` names the net's head submodule.
+
+        `engine` is inline, processes (with so many `workers`; 0 means one for each core) or auto; all give the same numbers. To stop in a
+        debugger inside a method, take inline.
+        """
         if protocol is not None and settings:
             raise FedTailorError(f"Give either a protocol or its options ({', '.join(settings)}), not both.")
         self.federation = federation
         self.protocol = protocol or build(Protocol, settings)
         self.method = methods.build(method, {}) if isinstance(method, str) else method
         worker = Worker(federation, self.method, net, head, self.protocol)
-        self.engine = engines[engine](worker)
+        self.engine = start_engine(engine, worker, workers)
         self.worker = worker
         sizes = [len(c.train) for c in federation.clients]
         modules = Modules(net, head, federation.task, self.protocol, worker.modules.carry_buffers)
@@ -227,7 +231,7 @@ class Simulation:
 
     def state(self, client: int) -> State:
         """A client's private state."""
-        return self.worker.state(client)
+        return self.engine.state(client)
 
     def personal(self, client: int) -> nn.Module:
         """A client's personal model now, as an independent plain module."""
@@ -239,6 +243,10 @@ class Simulation:
         self.server.state = dict(server)
         self.engine.restore(clients)
         self.metrics = [r for r in metrics if r["round"] <= round and r["phase"] == "round"]
+
+    def close(self) -> None:
+        """End the processes that the engine started; otherwise they end with the simulation."""
+        self.engine.close()
 
     @contextmanager
     def _threads(self) -> Iterator[None]:

@@ -175,7 +175,7 @@ class Party:
             if len(y) >= smallest:
                 yield x, y
         for part, vector in zip(parts, before, strict=True):
-            if not torch.isfinite(part.live).all():
+            if not math.isfinite(part.live.sum().item()):  # infinite or NaN if any entry is
                 part.vector = vector
                 self.warn(f"training the {part.name} diverged; its weights are back at what they were before")
 

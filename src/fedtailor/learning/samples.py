@@ -13,7 +13,7 @@ from fedtailor.errors import FedTailorError
 from fedtailor.learning.augment import flip_crop
 from fedtailor.learning.protocol import Protocol
 
-CHUNK = 512  # samples in one forward pass when nothing trains
+CHUNK = 256  # samples in one forward pass when nothing trains: larger ones no longer fit into a core's cache
 
 
 class Samples:

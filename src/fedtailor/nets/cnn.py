@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor, channels_last, nn
 from torch.nn.functional import max_pool2d, relu
 
 from fedtailor.nets.architecture import Architecture, Task, nets
@@ -38,8 +38,9 @@ class ConvNet(nn.Module):
 
     def stages(self, x: Tensor) -> list[Tensor]:
         """The outputs of the convolutions (after pooling) and of each hidden layer, the latter as maps of one pixel."""
-        first = max_pool2d(relu(self.conv1(x)), 2)
-        maps = [first, max_pool2d(relu(self.conv2(first)), 2)]
+        # Channels last is the faster order for these layers, and ReLU after pooling is the same function on a quarter of the values.
+        first = relu(max_pool2d(self.conv1(x.to(memory_format=channels_last)), 2))
+        maps = [first, relu(max_pool2d(self.conv2(first), 2))]
         z = maps[-1].flatten(1)
         for layer in self.hidden:
             z = relu(layer(z))
