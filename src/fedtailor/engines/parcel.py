@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -29,9 +29,7 @@ class Parcel:
 
     def __getitem__(self, number: int) -> Tensor:
         dtype, shape, offset = self.layout[number]
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype))
-        _whole(os.preadv, self.file, _bytes(tensor), self.start + offset)
-        return tensor
+        return read_tensor(self.file, shape, getattr(torch, dtype), self.start + offset)
 
     def close(self) -> None:
         os.close(self.file)
@@ -48,7 +46,7 @@ def pack(plain: Any, tensors: Iterable[Tensor]) -> int:
     file = _anonymous_file()
     start = _whole(os.pwritev, file, memoryview(len(text).to_bytes(LENGTH, "little") + text), 0)
     for tensor, (_, _, offset) in zip(tensors, layout, strict=True):
-        _whole(os.pwritev, file, _bytes(tensor), start + offset)
+        write_tensor(file, tensor, start + offset)
     return file
 
 
@@ -63,6 +61,17 @@ def receive(line: socket.socket) -> Parcel | None:
     except ConnectionResetError:
         return None
     return Parcel(files[0]) if files else None
+
+
+def write_tensor(file: int, tensor: Tensor, offset: int) -> None:
+    """Write the values of a contiguous tensor in main memory."""
+    _whole(os.pwritev, file, _bytes(tensor), offset)
+
+
+def read_tensor(file: int, shape: Sequence[int], dtype: torch.dtype, offset: int) -> Tensor:
+    tensor = torch.empty(shape, dtype=dtype)
+    _whole(os.preadv, file, _bytes(tensor), offset)
+    return tensor
 
 
 def _anonymous_file() -> int:

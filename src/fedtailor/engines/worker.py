@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedtailor.data.federation import Federation, Split
 from fedtailor.engines.base import Outcome
+from fedtailor.engines.states import States
 from fedtailor.learning import Client, Payload, Protocol, State
 from fedtailor.learning.party import Modules
 from fedtailor.learning.samples import Samples
@@ -52,7 +53,7 @@ class Worker:
         self.protocol = protocol
         buffers = method.bn_buffers if protocol.bn_buffers == "method" else protocol.bn_buffers
         self.modules = Modules(net, head, federation.task, protocol, carry_buffers=buffers == "average")
-        self.states: dict[int, State] = {}
+        self.states = States()
         values = sum(len(c.train) + len(c.test) for c in federation.clients) * torch.Size(federation.shape).numel()
         self.ready = values * protocol.torch_dtype.itemsize <= READY_LIMIT
         self._samples: dict[tuple[int, str], Samples] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +101,11 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.embedder(x))
+
+    def train(self, mode: bool = True) -> Self:
+        # walking through all submodules takes as long as a small net's forward pass
+        settled = self.training == self.embedder.training == self.classifier.training == mode
+        return self if settled else super().train(mode)
 
     def stages(self, x: Tensor) -> list[Tensor]:
         """The outputs of the body's inner stages, early to deep."""
