@@ -12,6 +12,7 @@ from fedtailor.data.federation import Federation, Split
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.states import States
 from fedtailor.learning import Client, Payload, Protocol, State
+from fedtailor.learning.compiled import CompiledSteps, compiles
 from fedtailor.learning.party import Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import Score, score
@@ -53,6 +54,10 @@ class Worker:
         self.protocol = protocol
         buffers = method.bn_buffers if protocol.bn_buffers == "method" else protocol.bn_buffers
         self.modules = Modules(net, head, federation.task, protocol, carry_buffers=buffers == "average")
+        samples = sum(len(c.train) for c in federation.clients) * protocol.join_range[1]
+        steps = samples * max(1, protocol.epochs) * protocol.rounds / protocol.batch
+        if protocol.compile != "off" and compiles(protocol, self.modules.lend("model")[0], steps):
+            self.modules.steps = CompiledSteps()
         self.states = States()
         values = sum(len(c.train) + len(c.test) for c in federation.clients) * torch.Size(federation.shape).numel()
         self.ready = values * protocol.torch_dtype.itemsize <= READY_LIMIT

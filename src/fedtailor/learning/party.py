@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.data.federation import ClientData
+from fedtailor.learning.compiled import CompiledSteps
 from fedtailor.learning.losses import Loss, cross_entropy
 from fedtailor.learning.mixing import State
 from fedtailor.learning.protocol import Protocol
@@ -43,6 +44,7 @@ class Modules:
         self.protocol = protocol
         self.carry_buffers = carry_buffers
         self.lent: dict[tuple[str, str], tuple[Net, Tensor]] = {}
+        self.steps: CompiledSteps | None = None
 
     def lend(self, role: str, architecture: str | Architecture | None = None) -> tuple[Net, Tensor]:
         """The net of a role, and the vector of its initial weights and statistics."""
@@ -158,12 +160,24 @@ class Party:
         statistics = net.embedder.state_dict() if part.name == "head" and not net.repeatable else {}
         statistics = {name: tensor.clone() for name, tensor in statistics.items()}
         lr = self.protocol.lr if lr is None else lr
+        plain = loss in (cross_entropy, _head_loss) and pull is None
         for x, y in self.guarded(batches, part):
+            if plain and self._compiled_step(part, x, y, lr, features=on is not None):
+                continue
             value = loss(net, x, y)
             if self.sound(value):
                 part.step(value, lr, pull)
         if statistics:
             net.embedder.load_state_dict(statistics)
+
+    def _compiled_step(self, part: Part, x: Tensor, y: Tensor, lr: float, *, features: bool) -> bool:
+        """Take a whole batch's step compiled, where the run does so; smaller batches are too rare to be worth compiling."""
+        if self.modules.steps is None or len(y) != self.protocol.batch or not part.parameters:
+            return False
+        value = self.modules.steps.take(part, x, y, lr, features=features)
+        if value is not None:
+            self.sound(value)
+        return value is not None
 
     def guarded(self, batches: Iterable[tuple[Tensor, Tensor]], *parts: Part) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of a loop that trains `parts`: those a net cannot train on are left out, and parts that diverge are put back."""

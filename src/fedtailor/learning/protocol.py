@@ -30,6 +30,10 @@ class Protocol:
     device: str = option("cpu", "where tensors live: cpu, cuda, cuda:1, mps")
     dtype: Literal["float32", "float64"] = option("float32", "floating-point type of parameters and inputs")
     threads: int = option(1, "threads of each worker: equal threads give equal bits", at_least=1)
+    compile: Literal["auto", "on", "off"] = option(
+        "auto",
+        "compile SGD steps: in long runs of small dense nets, wherever possible, or never (equal to about 1e-6, not to the bit)",
+    )
     eval_every: int = option(1, "evaluate every so many rounds (the last one always)", at_least=1)
     eval_point: Literal["method", "after_sync", "after_train"] = option(
         "method",
