@@ -8,6 +8,7 @@ from fedtailor import Federation
 from fedtailor.data.federation import Split
 from fedtailor.learning import Protocol
 from fedtailor.learning.samples import Samples
+from fedtailor.nets.build import build_net
 
 
 @pytest.mark.parametrize("ready", [True, False])
@@ -31,3 +32,38 @@ def test_a_subset_is_samples_of_its_own(ready, mapped):
     assert sorted(y.tolist()) == sorted(some.y.tolist())
     assert len(x) == 3
     assert len(whole) == len(split)
+
+
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize("name", ["cnn", "resnet18"])
+def test_features_are_computed_once_as_long_as_the_body_is_the_same(monkeypatch, ready, name):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (5, 1, 28, 28), np.uint8), [0, 1, 2, 0, 1]
+    federation = Federation.from_clients([(x, y, x, y)])
+    samples = Samples(federation.clients[0].train, federation, Protocol(), ready=ready)
+    net = build_net(name, federation.task)
+    passes = []
+    forward = net.features
+    monkeypatch.setattr(net, "features", lambda x: passes.append(len(x)) or forward(x))
+
+    def plain() -> torch.Tensor:
+        with torch.no_grad():
+            return torch.cat([forward(x) for x, _ in samples.chunks()])
+
+    first = samples.embedded(net)
+    assert torch.equal(first, plain())
+    assert torch.equal(samples.embedded(net), first)
+    assert len(passes) == (1 if ready else 2)  # without room for the samples there is none for their features
+    net.head.vector = net.head.vector + 1  # features do not depend on the head
+    assert torch.equal(samples.embedded(net), first)
+    assert len(passes) == (1 if ready else 3)
+    value = net.body.parameters[-1]
+    with torch.no_grad():
+        value.view(-1)[0] += 1  # one weight of the body, changed in place
+    changed = samples.embedded(net)
+    assert not torch.equal(changed, first)
+    assert torch.equal(changed, plain())
+    if net.has_batchnorm:
+        net.local_buffers.add_(0.5)
+        assert not torch.equal(samples.embedded(net), changed)
+        assert torch.equal(samples.embedded(net), plain())

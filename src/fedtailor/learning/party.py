@@ -202,11 +202,9 @@ class Party:
         self.losses.append(number)
         return True
 
-    @torch.no_grad()
     def embed(self, net: Net) -> tuple[Tensor, Tensor]:
-        """Features of the training samples, in order, and their labels."""
-        net.eval()
-        return torch.cat([net.features(x) for x, _ in self.samples.chunks()]), self.samples.y
+        """Features of the training samples, in order, and their labels; computed anew only when the body has changed."""
+        return self.samples.embedded(net), self.samples.y
 
     def log(self, **values: float) -> None:
         """Record numbers of this round (a mixing weight, a period) beside the metrics."""

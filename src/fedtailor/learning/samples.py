@@ -12,6 +12,7 @@ from fedtailor.data.federation import Federation, Split
 from fedtailor.errors import FedTailorError
 from fedtailor.learning.augment import flip_crop
 from fedtailor.learning.protocol import Protocol
+from fedtailor.nets.split import Net
 
 CHUNK = 256  # samples in one forward pass when nothing trains: larger ones no longer fit into a core's cache
 
@@ -38,6 +39,7 @@ class Samples:
             )
         self.y = split.y.to(self.device)
         self.x = self._normalized(torch.arange(len(split))) if ready else None
+        self._features: tuple[object, Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -52,6 +54,7 @@ class Samples:
         some.split = Split(split.x, split.y[rows], rows if split.rows is None else split.rows[rows])
         some.y = self.y[here]
         some.x = None if self.x is None else self.x[here]
+        some._features = None
         return some
 
     def batches(self, size: int, epochs: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
@@ -72,6 +75,18 @@ class Samples:
         for start in range(0, len(self), CHUNK):
             index = torch.arange(start, min(start + CHUNK, len(self)))
             yield self.take(index), self.y[start : start + CHUNK]
+
+    @torch.no_grad()
+    def embedded(self, net: Net) -> Tensor:
+        """Features of all samples, in order; those of the last body are remembered, also from one round to the next."""
+        body = (id(net), net.edition())
+        if self._features is None or self._features[0] != body:
+            net.eval()
+            self._features = (body, torch.cat([net.features(x) for x, _ in self.chunks()]))
+        features = self._features[1]
+        if self.x is None:  # where memory is too short for the samples, it is for their features
+            self._features = None
+        return features
 
     def _normalized(self, index: Tensor) -> Tensor:
         raw = self.split.take(index).to(self.device)

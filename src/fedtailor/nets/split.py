@@ -86,6 +86,8 @@ class Net(nn.Module):
         self.classifier = _submodule(module, self.head_name)
         self.embedder = _replaced(module, self.head_name, nn.Identity())
         self._flatten(carry_buffers)
+        self._seen: Tensor | None = None
+        self._edition = 0
         kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.MultiheadAttention)
         noisy = [m for m in self.embedder.modules() if isinstance(m, kinds)]
         self.has_batchnorm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in noisy)
@@ -101,6 +103,14 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.embedder(x))
+
+    def edition(self) -> int:
+        """A number that is the same as at the last call only if everything is that features depend on and training may change."""
+        now = torch.cat([self.local_buffers, self.body.live])
+        if self._seen is None or not torch.equal(self._seen, now):
+            self._seen = now
+            self._edition += 1
+        return self._edition
 
     def train(self, mode: bool = True) -> Self:
         # walking through all submodules takes as long as a small net's forward pass
