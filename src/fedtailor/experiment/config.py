@@ -33,6 +33,9 @@ class Settings(Protocol):
     """The plain keys of a config: the protocol, and how the run itself is done."""
 
     clients: int = option(0, "number of clients (0: as many as the data names, else 20)", at_least=0)
+    partition_seed: int | None = option(
+        None, "seed of the draw of samples and of their partition (none: the run's seed)", at_least=0
+    )
     engine: Literal["auto", "inline", "processes"] = option(
         "auto",
         "who serves the clients: this process, one process for each core, or whichever is faster (equal numbers)",
@@ -94,14 +97,15 @@ class Config:
     def federation(self) -> Federation:
         """Read the data and deal it to the clients."""
         root = data_root(self.data_settings.root)
+        seed = self.settings.seed if self.settings.partition_seed is None else self.settings.partition_seed
         pool = self.data.read(root)
         if self.data_settings.fraction < 1:
-            rng = numpy_stream(self.settings.seed, "fraction")
+            rng = numpy_stream(seed, "fraction")
             count = max(1, round(len(pool) * self.data_settings.fraction))
             rows = rng.choice(len(pool), count, replace=False)
             rows.sort()
             pool = pool.subset(rows)
-        federation = Federation.from_pool(pool, self.partition, clients=self.settings.clients, seed=self.settings.seed)
+        federation = Federation.from_pool(pool, self.partition, clients=self.settings.clients, seed=seed)
         if self.data_settings.proxy:
             federation = with_proxy(federation, sources.build(self.data_settings.proxy, {}).read(root))
         return federation
