@@ -1,0 +1,158 @@
+"""What the papers' tables report of a run, computed from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtailor.data.pool import data_root
+from fedtailor.experiment.config import Config
+from fedtailor.experiment.folder import RunFolder, read_lines
+from fedtailor.experiment.onboarding import finished_simulation
+from fedtailor.learning.scoring import score
+from fedtailor.methods.fedsimsup import FedSimSup
+from fedtailor.nets.architecture import Task
+from fedtailor.nets.build import build_net
+
+PATIENCE = 100  # evaluations without a better one, after which a run counts as converged
+TWO_MODELS = {"ditto", "perada", "heart"}  # methods whose clients train a personal model beside the common one
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, looked at for its numbers; `group` names the supervisor whose clients alone count."""
+
+    path: Path
+    config: Config
+    group: str = ""
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        return [r for r in RunFolder(self.path).records() if r["accuracy"] is not None]
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        return [r for r in RunFolder(self.path).records() if r["phase"] == "round"]
+
+    @property
+    def clients(self) -> np.ndarray:
+        """The last accuracy of each client, NaN where there is none."""
+        lines = read_lines(RunFolder(self.path).clients)
+        last = next(line["accuracy"] for line in reversed(lines) if "accuracy" in line)
+        return np.array([np.nan if a is None else a for a in last], dtype=float)
+
+    @property
+    def members(self) -> list[int]:
+        """The clients that count."""
+        if self.group and isinstance(self.config.method, FedSimSup):
+            return self.config.method.groups(self.config.settings.seed, len(self.clients))[self.group]
+        return list(range(len(self.clients)))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a run: what it is in words, and how it is found."""
+
+    title: str
+    short: str
+    of: Callable[[Run], float]
+    lower_is_better: bool = False
+    needs_models: bool = False  # looks at the state after the last round
+    needs_run: bool = True
+
+
+def best(run: Run) -> float:
+    """Of the best round; a method that fine-tunes after the rounds is measured when it has."""
+    if run.records[-1]["phase"] == "finish":
+        return last(run)
+    return 100 * max(r["accuracy"] for r in run.records)
+
+
+def last(run: Run) -> float:
+    return 100 * float(run.records[-1]["accuracy"])
+
+
+def last_mean(run: Run) -> float:
+    accuracies = run.clients[run.members]
+    return float(np.nanmean(accuracies)) if np.isfinite(accuracies).any() else float("nan")
+
+
+def of_global_model(run: Run) -> float:
+    """The server's last model on the test samples of all clients."""
+    simulation = finished_simulation(run.path)
+    net = simulation.server.net(model=simulation.server.state["model"])
+    clients = enumerate(simulation.federation.clients)
+    scores = [score(net, simulation.worker.samples(client.test, (i, "test"))) for i, client in clients]
+    return 100 * sum(s.correct for s in scores) / max(1, sum(s.total for s in scores))
+
+
+def seconds_a_round(run: Run) -> float:
+    return float(np.mean([r["seconds_training"] + r["seconds_communication"] for r in run.rounds]))
+
+
+def rounds_to_best(run: Run) -> float:
+    """The best round that PATIENCE later evaluations did not beat."""
+    best_accuracy, best_round, waited = -1.0, 0, 0
+    for record in (r for r in run.rounds if r["accuracy"] is not None):
+        waited += 1
+        if record["accuracy"] > best_accuracy:
+            best_accuracy, best_round, waited = record["accuracy"], record["round"], 0
+        if waited > PATIENCE:
+            break
+    return float(best_round)
+
+
+def sent_a_round(run: Run) -> float:
+    """Parameters to and from one participant in a round, counted in whole models."""
+    pool = run.config.data.read(data_root(run.config.data_settings.root))
+    whole = _parameters(run.config, Task(tuple(pool.x.shape[1:]), pool.classes, pool.vocabulary))
+    moved = float(np.mean([(r["bytes_up"] + r["bytes_down"]) / r["picked"] for r in run.rounds]))
+    return moved / run.config.settings.torch_dtype.itemsize / whole
+
+
+def trained(run: Run) -> float:
+    """Millions of parameters that one client trains on CIFAR-100, in all its models."""
+    models = 2 if run.config.method.name in TWO_MODELS else 1
+    return models * _parameters(run.config, Task((3, 32, 32), 100)) / 1e6
+
+
+def _parameters(config: Config, task: Task) -> int:
+    # drawn afresh: their number does not depend on a file of weights
+    net: Any = config.net
+    net = replace(net, weights="") if hasattr(net, "weights") else net
+    return len(build_net(net, task).all.weights)
+
+
+POOLED = "every test sample counting alike, %"
+
+MEASURES = {
+    "best": Measure(f"accuracy of the best round (where fine-tuned: the last), {POOLED}", "best accuracy", best),
+    "last": Measure(f"accuracy of the last round, {POOLED}", "accuracy", last),
+    "last-mean": Measure("accuracy of the last round, mean of clients, 0 to 1", "accuracy", last_mean),
+    "global": Measure(f"accuracy of the global model, {POOLED}", "global accuracy", of_global_model, needs_models=True),
+    "trained": Measure(
+        "millions of parameters that a client trains", "parameters (M)", trained, lower_is_better=True, needs_run=False
+    ),
+    "seconds-a-round": Measure("seconds a round", "seconds a round", seconds_a_round, lower_is_better=True),
+    "minutes-a-round": Measure(
+        "minutes a round", "minutes a round", lambda run: seconds_a_round(run) / 60, lower_is_better=True
+    ),
+    "rounds-to-best": Measure("rounds to convergence", "rounds", rounds_to_best, lower_is_better=True),
+    "minutes-to-best": Measure(
+        "minutes to convergence",
+        "minutes",
+        lambda run: seconds_a_round(run) / 60 * rounds_to_best(run),
+        lower_is_better=True,
+    ),
+    "sent-a-round": Measure(
+        "parameters to and from a participant in a round, in whole models Σ",
+        "sent (Σ)",
+        sent_a_round,
+        lower_is_better=True,
+    ),
+}

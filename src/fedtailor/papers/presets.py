@@ -1,0 +1,277 @@
+"""Every table and figure of the five papers as a preset: its cells, and the words that run each of them.
+
+The facts are in one TOML file per paper. Columns and rows of a table are those of the published numbers; a setting such as
+"K=20;dir0.1" is a list of tokens, and the file says what words a token stands for.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from fedtailor.data.pool import data_root
+from fedtailor.errors import FedTailorError, nearest
+from fedtailor.experiment.config import CHOICES
+from fedtailor.methods import methods
+from fedtailor.papers.measures import MEASURES
+from fedtailor.papers.published import Row as Number
+from fedtailor.papers.published import published, words_of
+from fedtailor.registry import options
+
+PAPERS = ("pgfedsplit", "heart", "fedsimsup", "fedafk", "fedah")
+ALWAYS = ("partition_seed=1", "save_models=false")  # the partition stays as it is while seeds change
+AVERAGE = "Average"  # a column that is the mean of the columns with its setting
+
+Words = tuple[str, ...]
+
+
+class Part(NamedTuple):
+    """A run that a cell looks at, seeds apart, and the weight of its number there."""
+
+    weight: float
+    name: str
+    words: Words
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method, or a variant of one."""
+
+    name: str
+    words: Words
+    method: str = ""  # as the published numbers call it
+    tokens: Words = ()
+    group: str = ""  # only the clients with this kind of supervisor count
+
+
+@dataclass(frozen=True)
+class Column:
+    """A data set in one setting, and what is measured there."""
+
+    name: str
+    dataset: str
+    tokens: Words
+    measure: str
+    table: str = ""
+    metric: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number: a weighted sum over runs, of which most cells have one."""
+
+    row: str
+    column: str
+    measure: str
+    parts: tuple[Part, ...]
+    number: Number | None = None  # the published one
+    group: str = ""
+
+    @property
+    def published(self) -> float | None:
+        return as_number(self.number.value) if self.number else None
+
+    @property
+    def published_std(self) -> float | None:
+        return as_number(self.number.std) if self.number else None
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One table or figure."""
+
+    name: str
+    title: str
+    cells: tuple[Cell, ...]
+    seeds: int
+    choices: Words
+    figures: Words = ()
+    hints: dict[str, str] = field(default_factory=dict)
+    smoke: str = ""
+
+    @property
+    def rows(self) -> list[str]:
+        return list(dict.fromkeys(cell.row for cell in self.cells))
+
+    @property
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(cell.column for cell in self.cells))
+
+
+@cache
+def presets() -> dict[str, Preset]:
+    return {preset.name: preset for name in PAPERS for preset in Paper(name).presets}
+
+
+def find(name: str) -> Preset:
+    known = presets()
+    if name.lower() not in known:
+        raise FedTailorError(
+            f"There is no table or figure '{name}'.{nearest(name, known)} `fedtailor reproduce --list` lists all {len(known)}."
+        )
+    return known[name.lower()]
+
+
+class Paper:
+    """One paper's TOML file, and the presets it makes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.facts: dict[str, Any] = tomllib.loads(files("fedtailor.papers").joinpath(f"{name}.toml").read_text())
+        self.paper = str(self.facts["paper"])
+
+    @property
+    def presets(self) -> list[Preset]:
+        return [self.preset(key) for key in self.facts["preset"]]
+
+    def preset(self, key: str) -> Preset:
+        facts = self.facts["preset"][key]
+        return Preset(
+            name=f"{self.name}/{key}",
+            title=facts["title"],
+            cells=tuple(self.gains(facts) if "gains" in facts else self.grid(facts)),
+            seeds=self.facts["seeds"],
+            choices=(*facts.get("choices", ()), *self.facts["choices"]),
+            figures=tuple(facts.get("figures", ())),
+            hints=self.facts.get("hints", {}),
+            smoke=self.facts.get("smoke", ""),
+        )
+
+    # -- the cells of a preset --------------------------------------------------------------------------------------------------
+
+    def grid(self, facts: dict[str, Any]) -> Iterable[Cell]:
+        """Rows × columns, but for what the paper's table does not have."""
+        columns, rows = self.columns(facts), self.rows(facts)
+        for column in columns:
+            for row in rows:
+                number = self.number(column, row)
+                if number is None and column.table and row.method:
+                    continue
+                sources = [c for c in columns if c.dataset != AVERAGE and c.tokens == column.tokens]
+                sources = sources if column.dataset == AVERAGE else [column]
+                parts = tuple(self.part(1 / len(sources), facts, c, row) for c in sources)
+                yield Cell(row.name, column.name, column.measure, parts, number, row.group)
+
+    def gains(self, facts: dict[str, Any]) -> Iterable[Cell]:
+        """Mean advantage of one row over others, over several settings."""
+        told = facts["published"]
+        for dataset in facts["columns"]:
+            runs = [self.column(dataset, (token,), self.facts["measure"]) for token in facts["over"]]
+            for kind, others in facts["gains"].items():
+                tokens = (told["setting"], kind)
+                column = Column(dataset, dataset, tokens, self.measure(told["metric"]), told["table"], told["metric"])
+                best = self.row(facts["of"])
+                share = 1 / len(runs)
+                parts = [self.part(share, facts, c, best) for c in runs]
+                parts += [self.part(-share / len(others), facts, c, self.row(m)) for c in runs for m in others]
+                yield Cell(kind, column.name, column.measure, tuple(parts), self.number(column, best))
+
+    def columns(self, facts: dict[str, Any]) -> list[Column]:
+        if "tables" not in facts:
+            return [self.column(*_parsed(text), self.facts["measure"]) for text in facts["columns"]]
+        numbers = [n for n in self.numbers if n.table in facts["tables"]]
+        several = len({n.metric for n in numbers}) > 1
+        found = {}
+        for n in numbers:
+            tokens, _ = self.divided(n, facts)
+            column = self.column(n.dataset, tokens, self.measure(n.metric), n.table, n.metric, several)
+            found[column.name] = column
+        return list(found.values())
+
+    def rows(self, facts: dict[str, Any]) -> list[Row]:
+        if "rows_of" in facts:
+            return self.rows(self.facts["preset"][facts["rows_of"]])
+        given = [Row(r["name"], tuple(r["words"].split())) for r in facts.get("rows", []) + facts.get("extra", [])]
+        numbers = [n for n in self.numbers if n.table in facts.get("tables", ())]
+        told = dict.fromkeys((n.method, self.divided(n, facts)[1]) for n in numbers)
+        return [self.row(method, tokens) for method, tokens in told] + given
+
+    def divided(self, number: Number, facts: dict[str, Any]) -> tuple[Words, Words]:
+        """The tokens of a setting that belong to its column, and those that make a row of their own."""
+        by = facts.get("rows_by")
+        tokens = number.setting.split(";")
+        mine = tuple(t for t in tokens if by and t.startswith(by))
+        return tuple(t for t in tokens if t not in mine), mine
+
+    # -- what names mean --------------------------------------------------------------------------------------------------------
+
+    def column(
+        self, dataset: str, tokens: Words, measure: str, table: str = "", metric: str = "", several: bool = False
+    ) -> Column:
+        labels = [label for token in tokens if (label := self.token(token)[0])]
+        name = ", ".join([dataset, *labels] if dataset != "-" else labels)
+        return Column(
+            name + (f": {MEASURES[measure].short}" if several else ""), dataset, tokens, measure, table, metric
+        )
+
+    def row(self, method: str, tokens: Words = ()) -> Row:
+        name = ", ".join(self.token(token)[0] for token in tokens) or method
+        own = self.facts.get("options", {}).get(method, "").split()
+        words = (*words_of(self.paper, method), *own, *(w for t in tokens for w in self.token(t)[1]))
+        return Row(name, words, method, tokens, self.facts.get("groups", {}).get(method, ""))
+
+    def token(self, token: str) -> tuple[str, Words]:
+        """How a column names a piece of a setting, and the words it stands for; "dir*" speaks for dir0.1 and dir1."""
+        known: dict[str, list[str]] = self.facts["tokens"]
+        stem = next((k for k in known if k.endswith("*") and token.startswith(k[:-1])), "")
+        label, words = known[token] if token in known else known[stem]
+        value = token.removeprefix(stem[:-1])
+        return label.replace("{}", value), tuple(words.replace("{}", value).split())
+
+    def part(self, weight: float, facts: dict[str, Any], column: Column, row: Row) -> Part:
+        """One run with all its words but the seed."""
+        dataset = self.facts["datasets"][column.dataset].split()
+        tokens = (word for token in column.tokens for word in self.token(token)[1])
+        common = [*ALWAYS, *self.facts["protocol"].split(), *dataset, *tokens]
+        own = [*facts.get("words", "").split(), *row.words]
+        last = self.facts.get("last", "").replace("{data}", str(data_root())).split()
+        name = f"{column.name.partition(':')[0]}, {row.name}"
+        return Part(weight, name, settled([*where_known(common, own), *own, *last]))
+
+    def measure(self, metric: str) -> str:
+        return str(self.facts["metrics"][metric])
+
+    def number(self, column: Column, row: Row) -> Number | None:
+        key = (column.table, column.dataset, {*column.tokens, *row.tokens}, row.method, column.metric)
+        found = (n for n in self.numbers if (n.table, n.dataset, {*n.setting.split(";")}, n.method, n.metric) == key)
+        return next(found, None)
+
+    @cached_property
+    def numbers(self) -> list[Number]:
+        return [n for n in published() if n.paper == self.paper]
+
+
+def where_known(words: Iterable[str], run: Iterable[str]) -> list[str]:
+    """The words without options that the run's method does not have: a protocol is shared by all methods."""
+    name = next(w for w in reversed(list(run)) if w.startswith("method=")).removeprefix("method=")
+    known = {option.name for option in options(methods.find(name))}
+    return [w for w in words if not w.startswith("method.") or w.partition("=")[0].removeprefix("method.") in known]
+
+
+def settled(words: Iterable[str]) -> Words:
+    """The words without those that later ones undo: of a plain key the last, of equal words the last."""
+    given = list(words)
+    plain = {key: i for i, word in enumerate(given) if (key := word.partition("=")[0]) and not _chooses(key)}
+    latest = {word: i for i, word in enumerate(given)}
+    return tuple(w for i, w in enumerate(given) if i == plain.get(w.partition("=")[0], latest[w]))
+
+
+def as_number(text: str) -> float | None:
+    """None where nothing is published, or a formula such as 2aS."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _chooses(key: str) -> bool:
+    return key.partition(".")[0] in CHOICES  # naming another net drops the options of the one before, so order counts
+
+
+def _parsed(text: str) -> tuple[str, Words]:
+    dataset, *tokens = text.split(";")
+    return dataset, tuple(tokens)
