@@ -32,9 +32,12 @@ from fedtailor.registry import Registry
 from fedtailor.report.logged import logged_picture
 from fedtailor.report.pictures import accuracy_picture
 from fedtailor.report.progress import RunProgress, download_progress
+from fedtailor.report.reproduction import listing
 from fedtailor.report.results import read_result, read_results
 from fedtailor.report.tables import comparison_csv, comparison_table
 from fedtailor.report.terminal import curve
+from fedtailor.reproduce import Study
+from fedtailor.reproduce import show as show_comparison
 
 app = typer.Typer(
     help="Personalized federated learning: every client ends with a model cut to fit it.",
@@ -114,6 +117,45 @@ def compare(
     console.print(
         f"Table: {folder / 'table.csv'}\nPicture: {folder / 'accuracy.png'}\nRuns: {folder}/*", soft_wrap=True
     )
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="PAPER/TABLE", help="such as pgfedsplit/table2 or heart/fig6")
+    ] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[key=value …]", help="laid over every run, such as device=cuda")
+    ] = None,
+    scale: Annotated[
+        str,
+        typer.Option(help="full (the paper's own), small, smoke, or wishes such as fraction=0.05,rounds=20,seeds=2"),
+    ] = "full",
+    out: Annotated[Path | None, typer.Option("--out", help="folder for runs, tables and figures")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="runs at a time, each a process of its own")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only list the runs with all their words")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="list all tables and figures")] = False,
+) -> None:
+    """Run a table or figure of one of the five papers, and show measured numbers beside the published ones.
+
+    Example: `fedtailor reproduce pgfedsplit/table2 --scale fraction=0.05,rounds=20,seeds=1,methods=local+fedavg+fedrep,columns=1+2`
+
+    The scale is full by default, which may take weeks: the time is measured and told first. The same command given again goes on
+    where it was interrupted. Every output says what was shrunk.
+    """
+    if show_list or name is None:
+        console.print(listing())
+        return
+    study = Study.plan(name, scale, words or [], out)
+    if dry_run:
+        study.show_plan(console)
+        return
+    comparison = study.carry_out(console, workers)
+    if comparison is None:
+        console.print("Interrupted. The same command carries on.")
+        raise typer.Exit(130)
+    show_comparison(comparison, console)
+    console.print(f"Tables: {study.grid.out}/table.md, table.csv, reproduction.json", soft_wrap=True)
 
 
 @app.command("pretrain")

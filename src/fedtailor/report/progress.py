@@ -59,6 +59,38 @@ class RunProgress:
             self._said = now
 
 
+class GridProgress:
+    """Watches the runs of a grid, all rounds of all runs as one bar."""
+
+    def __init__(self, console: Console, steps: dict[str, int]) -> None:
+        self.console = console
+        self.steps = steps
+        self.done = dict.fromkeys(steps, 0)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[running]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task = self.bar.add_task("runs", total=sum(steps.values()), running="")
+        self._said = time.monotonic()
+
+    def update(self, done: dict[str, int], running: list[str]) -> None:
+        """`done` has the rounds of the runs that have moved."""
+        self.done |= done
+        finished = sum(self.done[name] >= count for name, count in self.steps.items())
+        rounds, label = sum(self.done.values()), f"runs {finished}/{len(self.steps)}"
+        self.bar.update(self.task, completed=rounds, description=label, running=", ".join(running))
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self._said >= SECONDS_BETWEEN_LINES:
+            self._said = now
+            total = sum(self.steps.values())
+            self.console.print(f"{label}, round {rounds}/{total}, at {', '.join(running)}", soft_wrap=True)
+
+
 @contextmanager
 def download_progress(console: Console) -> Iterator[Callable[[int, int | None, str], None]]:
     """A callback (done, total, file name) that moves one bar for each file."""

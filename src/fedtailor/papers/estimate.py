@@ -1,0 +1,99 @@
+"""How long a grid will take, measured: one client's part of a round of each kind of run, on the data itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fedtailor.data.federation import Federation
+from fedtailor.errors import FedTailorError
+from fedtailor.experiment.config import Config
+from fedtailor.experiment.simulation import Simulation
+from fedtailor.papers.grid import Job
+from fedtailor.papers.measures import Run
+
+
+@dataclass
+class Estimate:
+    """Seconds of work that each run still has, and why some runs cannot be done at all."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    gaps: dict[str, str] = field(default_factory=dict)
+    probes: int = 0
+
+    def total(self, workers: int) -> float:
+        """Seconds on the clock: the work spread evenly, but no less than the longest run."""
+        return max(sum(self.seconds.values()) / workers, max(self.seconds.values(), default=0.0))
+
+
+def estimate(jobs: Iterable[Job], tick: Callable[[str], None] = lambda text: None) -> Estimate:
+    """Probe one method of each family on each data set; runs that are under way are judged by what they have done."""
+    found = Estimate()
+    by_data: dict[str, list[Job]] = {}
+    for job in jobs:
+        if not job.finished:
+            by_data.setdefault(_data(job.config), []).append(job)
+    for some in by_data.values():
+        first = some[0].config
+        tick(f"reading {first.data.name}")
+        try:
+            federation = first.federation()
+        except FedTailorError as error:
+            found.gaps |= dict.fromkeys((job.name for job in some), str(error))
+            continue
+        _probe_all(some, federation, found, tick)
+    return found
+
+
+def _probe_all(jobs: list[Job], federation: Federation, found: Estimate, tick: Callable[[str], None]) -> None:
+    known: dict[str, float | str] = {}
+    for job in jobs:
+        config = job.config
+        if job.done:
+            found.seconds[job.name] = _seconds_of(Run(job.folder, config).rounds) * (job.steps - job.done)
+            continue
+        kind = _kind(config)
+        if kind not in known:
+            tick(f"one round of {config.method.name} on {config.data.name}")
+            try:
+                known[kind] = probe(config, federation)
+                found.probes += 1
+            except FedTailorError as error:
+                known[kind] = str(error)
+        cost = known[kind]
+        if isinstance(cost, str):
+            found.gaps[job.name] = cost
+        else:
+            found.seconds[job.name] = cost
+
+
+def probe(config: Config, federation: Federation) -> float:
+    """Seconds of a whole run, from one round in which one client takes part and all are evaluated."""
+    settings, clients = config.settings, len(federation.clients)
+    transfers = int(getattr(config.method, "akt_steps", 1))
+    method = replace(config.method, akt_steps=1) if transfers > 1 else config.method  # type: ignore[call-arg]
+    alone = replace(settings, join=1 / clients, eval_every=1)
+    simulation = Simulation(federation, method, config.net, protocol=alone)
+    record = simulation.step()
+    trained = sum(outcome.samples for outcome in simulation.outcomes.values())
+    everyone = record["seconds_training"] * federation.sizes.sum() / max(1, trained)
+    server = record["seconds_communication"] * transfers * min(settings.rounds, getattr(method, "akt_rounds", 10**9))
+    evaluations = settings.rounds / settings.eval_every + method.closing_steps
+    epochs = method.closing_steps / max(1, settings.epochs)
+    share = sum(settings.join_range) / 2
+    return float(everyone * (settings.rounds * share + epochs) + server + evaluations * record["seconds_evaluation"])
+
+
+def _seconds_of(rounds: list[dict[str, Any]]) -> float:
+    return sum(v for r in rounds for k, v in r.items() if k.startswith("seconds_")) / len(rounds)
+
+
+def _data(config: Config) -> str:
+    """What is read and dealt, but for how it is dealt."""
+    return repr((config.data, config.data_settings, config.settings.clients))
+
+
+def _kind(config: Config) -> str:
+    """Runs that cost about the same: one family of methods, net and protocol."""
+    return repr((config.method.family, config.net, replace(config.settings, seed=0)))

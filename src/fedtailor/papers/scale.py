@@ -1,0 +1,137 @@
+"""Shrinking a preset to what a machine can do, and saying what was shrunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fedtailor.errors import FedTailorError, nearest
+from fedtailor.experiment.config import Config
+from fedtailor.papers.measures import MEASURES
+from fedtailor.papers.presets import Preset, Words, settled, where_known
+
+NAMED = {
+    "full": "",
+    "small": "fraction=0.1,rounds=20,seeds=1",
+    "smoke": "fraction=0.02,rounds=2,seeds=1",
+}
+SMALLER = ("rounds", "epochs", "clients")  # never more than the paper's
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What is asked for less of: seeds, rows (methods), columns, and words for every run."""
+
+    seeds: int | None = None
+    methods: Words = ()
+    columns: tuple[int, ...] = ()
+    words: Words = ()
+
+    @classmethod
+    def parse(cls, text: str, preset: Preset) -> Scale:
+        """fraction=0.05,rounds=20,seeds=2,methods=local+fedavg,columns=1+2, or a name such as smoke, or both; dotted keys are options."""
+        scale = cls()
+        for item in _items(text, preset):
+            key, sign, value = item.partition("=")
+            if not sign:
+                known = ", ".join(NAMED)
+                raise FedTailorError(
+                    f"--scale '{item}' is neither a name ({known}) nor key=value.{nearest(item, NAMED)}"
+                )
+            if key == "seeds":
+                scale = replace(scale, seeds=_count(item, value))
+            elif key == "methods":
+                scale = replace(scale, methods=tuple(_row(name, preset) for name in value.split("+")))
+            elif key == "columns":
+                scale = replace(scale, columns=tuple(_place(item, n, preset) for n in value.split("+")))
+            else:
+                word = f"data.fraction={value}" if key == "fraction" else item
+                scale = replace(scale, words=(*scale.words, word))
+        return scale
+
+    def shrunk(self, preset: Preset) -> Preset:
+        """The preset with fewer cells and seeds, and its runs with the words laid over."""
+        names = preset.columns
+        columns = [names[i - 1] for i in self.columns] or names
+        rows = self.methods or tuple(preset.rows)
+        cells = tuple(
+            replace(cell, parts=tuple(part._replace(words=self.laid_over(part.words)) for part in cell.parts))
+            for cell in preset.cells
+            if cell.row in rows and cell.column in columns
+        )
+        return replace(preset, cells=cells, seeds=min(self.seeds or preset.seeds, preset.seeds))
+
+    def laid_over(self, words: Words) -> Words:
+        own = Config.load(words=words).settings if any(_key(w) in SMALLER for w in self.words) else None
+        kept = [w for w in self.words if _key(w) not in SMALLER or _count(w, _value(w)) < getattr(own, _key(w))]
+        return settled([*words, *where_known(kept, words)])
+
+    def told(self, preset: Preset) -> str:
+        """What the shrunk preset has less of or otherwise than the paper, in words; nothing if nothing."""
+        small = self.shrunk(preset)
+        runs = [c.parts for c in preset.cells if MEASURES[c.measure].needs_run and c.row in small.rows]
+        before = dict.fromkeys(part.words for parts in runs for part in parts)
+        after = {own: self.laid_over(own) for own in before}
+        changed = dict.fromkeys(w for own, new in after.items() for w in new if w not in own)
+        said = [_in_words(word) for word in changed if _key(word) not in SMALLER]
+        for key in SMALLER:
+            for number in dict.fromkeys(_value(w) for w in changed if _key(w) == key):
+                full = {self._number(own, key) for own, new in after.items() if f"{key}={number}" in new}
+                said.append(f"{number} {key} instead of {' or '.join(map(str, sorted(full)))}")
+        if small.seeds < preset.seeds and before:
+            said.append(f"{small.seeds} {'seed' if small.seeds == 1 else 'seeds'} instead of {preset.seeds}")
+        for what, some, all_ in (("rows", small.rows, preset.rows), ("columns", small.columns, preset.columns)):
+            if len(some) < len(all_):
+                said.append(f"{len(some)} of {len(all_)} {what}")
+        return "; ".join(said)
+
+    @staticmethod
+    def _number(words: Words, key: str) -> int:
+        return int(getattr(Config.load(words=words).settings, key))
+
+
+def _items(text: str, preset: Preset) -> list[str]:
+    """The single wishes, names replaced by what they stand for."""
+    items: list[str] = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        items += NAMED[item].split(",") if item in NAMED else [item]
+        items += preset.smoke.split(",") if item == "smoke" else []
+    return [item for item in items if item]
+
+
+def _row(name: str, preset: Preset) -> str:
+    plain = {_plain(row): row for row in preset.rows}
+    if _plain(name) not in plain:
+        raise FedTailorError(
+            f"'{preset.name}' has no row '{name}'.{nearest(_plain(name), plain)} Its rows: {', '.join(preset.rows)}."
+        )
+    return plain[_plain(name)]
+
+
+def _place(item: str, text: str, preset: Preset) -> int:
+    number, count = _count(item, text), len(preset.columns)
+    if number > count:
+        listed = ", ".join(f"{i} {name}" for i, name in enumerate(preset.columns, 1))
+        raise FedTailorError(f"--scale {item}: '{preset.name}' has {count} columns: {listed}.")
+    return number
+
+
+def _count(item: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise FedTailorError(f"--scale {item}: expected a whole number from 1 on, not '{text}'.")
+    return int(text)
+
+
+def _in_words(word: str) -> str:
+    return f"{100 * float(_value(word)):g} % of the samples" if _key(word) == "data.fraction" else word
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0]
+
+
+def _value(word: str) -> str:
+    return word.partition("=")[2]
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace(" ", "").replace("-", "").replace("_", "").replace("+", "")
