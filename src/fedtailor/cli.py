@@ -155,7 +155,8 @@ def reproduce(
         console.print("Interrupted. The same command carries on.")
         raise typer.Exit(130)
     show_comparison(comparison, console)
-    console.print(f"Tables: {study.grid.out}/table.md, table.csv, reproduction.json", soft_wrap=True)
+    made = ["table.md", "table.csv", "reproduction.json", *study.draw(comparison)]
+    console.print(f"In {study.grid.out}: {', '.join(made)}", soft_wrap=True)
 
 
 @app.command("pretrain")

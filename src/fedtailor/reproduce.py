@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.text import Text
 
@@ -15,6 +16,7 @@ from fedtailor.papers.estimate import Estimate, estimate
 from fedtailor.papers.grid import Grid, Progress, carry_out, slug
 from fedtailor.papers.presets import Preset, find
 from fedtailor.papers.scale import Scale
+from fedtailor.report.figures import draw_figures
 from fedtailor.report.progress import GridProgress
 from fedtailor.report.reproduction import FULL, column_tables, gaps_of, write_tables
 
@@ -55,6 +57,7 @@ class Study:
     def carry_out(self, console: Console, workers: int) -> Comparison | None:
         """Estimate, run what is not finished, and compare; None if it was interrupted."""
         self.grid.check()
+        torch.set_num_threads(1)  # the other cores are the runs'
         console.print(Text(f"{self.preset.name}: {self.preset.title}"), style="bold")
         console.print(Text(f"{len(self.preset.cells)} cells from {len(self.grid.jobs)} runs. {self.scale_line}"))
         expected = self._estimate(console, workers)
@@ -65,6 +68,10 @@ class Study:
         comparison = compare(self.grid, self.scale, gaps)
         write_tables(comparison, self.grid.out)
         return comparison
+
+    def draw(self, comparison: Comparison) -> list[str]:
+        """The figures that belong to the preset; their file names."""
+        return [path.name for path in draw_figures(comparison, self.grid.out)]
 
     def _estimate(self, console: Console, workers: int) -> Estimate:
         with console.status("measuring how long it takes") as status:

@@ -56,6 +56,12 @@ class Comparison:
     def column(self, name: str) -> list[Entry]:
         return [entry for entry in self.entries if entry.cell.column == name]
 
+    def folders(self, row: str, column: str) -> list[Path]:
+        """The finished runs of a cell that has one run a seed."""
+        cells = [e.cell for e in self.entries if (e.cell.row, e.cell.column) == (row, column)]
+        jobs = [self.grid.runs(cell, seed)[0] for cell in cells for seed in range(self.preset.seeds)]
+        return [job.folder for job in jobs if job.finished]
+
     def ranks(self, name: str) -> list[tuple[int | None, int | None]]:
         """Of each row of a column, its place among the measured and among the published numbers, the best being 1."""
         entries = self.column(name)
@@ -75,7 +81,9 @@ class Comparison:
                 for n in ([e.measured for e in entries], [e.cell.published for e in entries])
             )
             varied = measured.nunique() > 1 and told.nunique() > 1
-            found[name] = float(np.corrcoef(measured, told)[0, 1]) if len(entries) >= FEWEST and varied else None
+            found[name] = (
+                round(float(np.corrcoef(measured, told)[0, 1]), 4) if len(entries) >= FEWEST and varied else None
+            )
         return found
 
     def values(self) -> dict[str, Any]:

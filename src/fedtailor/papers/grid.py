@@ -23,6 +23,7 @@ from fedtailor.experiment.run import Stop, polite_stop, resume, start
 from fedtailor.papers.measures import MEASURES
 from fedtailor.papers.presets import Cell, Part, Preset, Words
 
+STATE_FIGURES = {"by-label", "surface"}  # drawn from models, so the runs keep their last checkpoints
 POLL = 0.2  # seconds between two looks at the processes
 
 # A server that has imported torch once forks in milliseconds; where there is none (Windows), each process imports it anew.
@@ -81,7 +82,7 @@ class Grid:
     def __init__(self, preset: Preset, out: Path) -> None:
         self.preset = preset
         self.out = out
-        keeps = bool({"by-label", "surface"} & set(preset.figures))
+        keeps = not STATE_FIGURES.isdisjoint(preset.figures)
         self._jobs: dict[Words, Job] = {}
         for cell in preset.cells:
             measure = MEASURES[cell.measure]
@@ -135,7 +136,7 @@ def carry_out(
 
 def _begin(job: Job) -> tuple[BaseProcess, Connection]:
     receiver, sender = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=run_job, args=(job, sender), daemon=True)
+    process = CONTEXT.Process(target=run_job, args=(job, sender))
     process.start()
     sender.close()
     return process, receiver

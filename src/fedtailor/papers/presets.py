@@ -23,7 +23,8 @@ from fedtailor.papers.published import published, words_of
 from fedtailor.registry import options
 
 PAPERS = ("pgfedsplit", "heart", "fedsimsup", "fedafk", "fedah")
-ALWAYS = ("partition_seed=1", "save_models=false")  # the partition stays as it is while seeds change
+# The partition stays as it is while seeds change; runs are processes of their own, which need no more.
+ALWAYS = ("partition_seed=1", "save_models=false", "engine=inline")
 AVERAGE = "Average"  # a column that is the mean of the columns with its setting
 
 Words = tuple[str, ...]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.experiment.config import Config
 from fedtailor.papers.measures import MEASURES
-from fedtailor.papers.presets import Preset, Words, settled, where_known
+from fedtailor.papers.presets import Cell, Preset, Words, settled, where_known
 
 NAMED = {
     "full": "",
@@ -54,11 +54,18 @@ class Scale:
         columns = [names[i - 1] for i in self.columns] or names
         rows = self.methods or tuple(preset.rows)
         cells = tuple(
-            replace(cell, parts=tuple(part._replace(words=self.laid_over(part.words)) for part in cell.parts))
+            self._on_other_data(
+                replace(cell, parts=tuple(part._replace(words=self.laid_over(part.words)) for part in cell.parts))
+            )
             for cell in preset.cells
             if cell.row in rows and cell.column in columns
         )
         return replace(preset, cells=cells, seeds=min(self.seeds or preset.seeds, preset.seeds))
+
+    def _on_other_data(self, cell: Cell) -> Cell:
+        """With data=… laid over, a published number is no measure of what is run, and the column must not bear its name."""
+        other = [_value(word) for word in self.words if _key(word) == "data"]
+        return replace(cell, column=f"{other[-1]} for {cell.column}", number=None) if other else cell
 
     def laid_over(self, words: Words) -> Words:
         own = Config.load(words=words).settings if any(_key(w) in SMALLER for w in self.words) else None
@@ -76,9 +83,9 @@ class Scale:
         for key in SMALLER:
             for number in dict.fromkeys(_value(w) for w in changed if _key(w) == key):
                 full = {self._number(own, key) for own, new in after.items() if f"{key}={number}" in new}
-                said.append(f"{number} {key} instead of {' or '.join(map(str, sorted(full)))}")
+                said.append(f"{_counted(number, key)} instead of {' or '.join(map(str, sorted(full)))}")
         if small.seeds < preset.seeds and before:
-            said.append(f"{small.seeds} {'seed' if small.seeds == 1 else 'seeds'} instead of {preset.seeds}")
+            said.append(f"{_counted(str(small.seeds), 'seeds')} instead of {preset.seeds}")
         for what, some, all_ in (("rows", small.rows, preset.rows), ("columns", small.columns, preset.columns)):
             if len(some) < len(all_):
                 said.append(f"{len(some)} of {len(all_)} {what}")
@@ -123,6 +130,10 @@ def _count(item: str, text: str) -> int:
 
 def _in_words(word: str) -> str:
     return f"{100 * float(_value(word)):g} % of the samples" if _key(word) == "data.fraction" else word
+
+
+def _counted(number: str, things: str) -> str:
+    return f"{number} {things.removesuffix('s') if number == '1' else things}"
 
 
 def _key(word: str) -> str:

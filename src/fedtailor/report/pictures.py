@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from fedtailor.report.results import Result
 # Okabe and Ito's palette, distinct to the colour-blind; line styles carry the difference into grey prints.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*", "<", ">", "h")
 FEW = 8  # methods whose legend fits into the picture
 
 
@@ -24,7 +25,7 @@ def accuracy_picture(results: Sequence[Result], path: Path) -> None:
     groups = by_method(results)
     figure = Figure(figsize=(10.5, max(4.2, 2.4 + 0.24 * len(groups))), layout="constrained")
     rounds, clients = figure.subplots(1, 2, width_ratios=(1.15, 1))
-    _curves(rounds, groups)
+    draw_curves(rounds, groups)
     _strips(clients, groups)
     if len(groups) > FEW:
         figure.legend(loc="outside lower center", ncols=7, frameon=False, fontsize=8)
@@ -53,16 +54,17 @@ def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
     return groups
 
 
-def _curves(axes: Axes, groups: dict[str, list[Result]]) -> None:
-    looks = zip(cycle(COLOURS), cycle(STYLES), strict=False)
-    for (name, runs), (colour, style) in zip(groups.items(), looks, strict=False):
+def draw_curves(axes: Axes, groups: dict[str, list[Result]]) -> None:
+    """The clients' mean accuracy over rounds, a line for each group of runs and a band for its spread over seeds."""
+    for (name, runs), (colour, style, marker) in zip(groups.items(), looks(), strict=False):
         steps = min((r.curve[0] for r in runs), key=len)
         values = 100 * np.array([r.curve[1][: len(steps)] for r in runs])
         mean, spread = values.mean(0), values.std(0)
-        axes.plot(steps, mean, style, color=colour, lw=1.8, label=name, marker="o" if len(steps) < 3 else None)
+        every = max(1, len(steps) // 8)
+        axes.plot(steps, mean, style, color=colour, lw=1.8, label=name, marker=marker, ms=4, markevery=every)
         if len(runs) > 1:
             axes.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
-    _plain(axes, "round", "mean accuracy of personal models (%)")
+    plain(axes, "round", "mean accuracy of personal models (%)")
 
 
 def _strips(axes: Axes, groups: dict[str, list[Result]]) -> None:
@@ -83,10 +85,15 @@ def _strips(axes: Axes, groups: dict[str, list[Result]]) -> None:
         )
     axes.set_yticks(range(len(groups)), list(groups))
     axes.invert_yaxis()
-    _plain(axes, "accuracy of each client (%)", "", grid="x")
+    plain(axes, "accuracy of each client (%)", "", grid="x")
 
 
-def _plain(axes: Axes, x: str, y: str, grid: Literal["x", "y"] = "y") -> None:
+def looks() -> Iterator[tuple[str, str, str]]:
+    """Colour, line style and marker, no two alike for a while: told apart in grey and by the colour-blind."""
+    return zip(cycle(COLOURS), cycle(STYLES), cycle(MARKERS), strict=False)
+
+
+def plain(axes: Axes, x: str, y: str, grid: Literal["x", "y"] = "y") -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(axis=grid, color="#dddddd", lw=0.6)
