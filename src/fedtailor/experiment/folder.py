@@ -15,6 +15,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 
+from fedtailor.data.federation import Federation
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.ledger import Ledger
@@ -24,11 +25,12 @@ from fedtailor.nets.weights import provenance
 
 
 class RunFolder:
-    """Where a run writes: config.toml, versions.json, status.json, metrics.jsonl, clients.jsonl, clients.csv, ledger.csv, models/."""
+    """Where a run writes: config.toml, versions.json, status.json, labels.json, metrics.jsonl, clients.jsonl, ledger.csv, models/ …"""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / "config.toml"
+        self.labels = path / "labels.json"
         self.metrics = path / "metrics.jsonl"
         self.clients = path / "clients.jsonl"
         self.ledger = path / "ledger.csv"
@@ -69,10 +71,18 @@ class RunFolder:
     @property
     def state(self) -> str:
         """running, interrupted, failed or finished, as it was last said."""
+        return self._said("state") or "unknown"
+
+    @property
+    def command(self) -> str:
+        """What was typed to start the run, or to carry it on; empty if nobody knows."""
+        return self._said("command")
+
+    def _said(self, key: str) -> str:
         try:
-            return str(json.loads((self.path / "status.json").read_text())["state"])
-        except (OSError, ValueError, KeyError):
-            return "unknown"
+            return str(json.loads((self.path / "status.json").read_text())[key])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
 
     def records(self) -> list[Record]:
         return read_lines(self.metrics)
@@ -112,6 +122,12 @@ class RunFolder:
             for row in csv.DictReader(file):
                 direction: Any = row["direction"]
                 ledger.totals[int(row["client"]), direction, row["name"]] += int(row["bytes"])
+
+    def write_labels(self, federation: Federation) -> None:
+        """Who holds which labels: names of clients and classes, and the training samples of each pair."""
+        counts = federation.label_counts.tolist()
+        names = [client.name for client in federation.clients]
+        replace_text(self.labels, json.dumps({"clients": names, "labels": federation.labels, "counts": counts}))
 
     def write_clients(self, simulation: Simulation) -> None:
         """One row a client: its samples, how its personal model does, what travelled."""

@@ -34,6 +34,7 @@ def start(config: Config, path: Path, watch: Watch = lambda record: None, stop: 
     simulation = _simulation(config)
     folder = RunFolder.create(path, config)
     folder.append_ledger(simulation)
+    folder.write_labels(simulation.federation)
     simulation.federation.plot(path / "labels.png")
     return _persist(simulation, config, folder, watch, stop or Stop(), TRIES)
 
