@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,7 @@ def test_a_method_that_logs_nothing_has_no_picture(tmp_path, method):
     assert not (tmp_path / "p.png").exists()
 
 
-def fabricated(clients: int, server_names=("tau",)) -> Result:
+def fabricated(folder: Path, clients: int, server_names=("tau",)) -> Result:
     """Rounds 1 to 6; in the even ones client k logs share = k + round; odd clients also log 'other'."""
     rounds = range(1, 7)
     records = [{"round": t, "phase": "round", "accuracy": 0.5, **dict.fromkeys(server_names, t // 2)} for t in rounds]
@@ -81,11 +82,12 @@ def fabricated(clients: int, server_names=("tau",)) -> Result:
         if t % 2 == 0
     ]
     config = {"method": {"name": "m"}, "data": {"name": "d"}, "seed": 0}
-    return Result(Path(), config, records, np.zeros(clients), "finished", lines)
+    (folder / "clients.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return Result(folder, config, records, np.zeros(clients), "finished")
 
 
 def test_lines_of_clients_their_mean_and_steps_of_the_server(tmp_path, figures):
-    assert logged_picture(fabricated(3), tmp_path / "p.png")
+    assert logged_picture(fabricated(tmp_path, 3), tmp_path / "p.png")
     share, other, tau = figures[0].axes
     assert [axes.get_title() for axes in (share, other, tau)] == ["share", "other", "tau"]
     *each, mean = share.lines
@@ -100,7 +102,7 @@ def test_lines_of_clients_their_mean_and_steps_of_the_server(tmp_path, figures):
 
 
 def test_many_clients_become_a_band(tmp_path, figures):
-    logged_picture(fabricated(100), tmp_path / "p.png")
+    logged_picture(fabricated(tmp_path, 100), tmp_path / "p.png")
     share = figures[0].axes[0]
     assert len(share.lines) == 1
     (band,) = share.collections
@@ -110,7 +112,7 @@ def test_many_clients_become_a_band(tmp_path, figures):
 
 
 def test_the_servers_mean_joins_the_clients_panel_and_odd_places_stay_empty(tmp_path, figures):
-    logged_picture(fabricated(2, ("share_mean", "a", "b", "share")), tmp_path / "p.png")
+    logged_picture(fabricated(tmp_path, 2, ("share_mean", "a", "b", "share")), tmp_path / "p.png")
     visible = [axes for axes in figures[0].axes if axes.get_visible()]
     assert [axes.get_title() for axes in visible] == ["share", "other", "a", "b"]
     assert len(figures[0].axes) == 6

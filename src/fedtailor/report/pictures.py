@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedtailor.report.groups import by_method
 from fedtailor.report.results import Result
 
 # Okabe and Ito's palette, distinct to the colour-blind; line styles carry the difference into grey prints.
@@ -35,23 +36,6 @@ def accuracy_picture(results: Sequence[Result], path: Path) -> None:
     data, partition, net = (config[part]["name"] for part in ("data", "partition", "net"))
     figure.suptitle(f"{data}, {len(results[0].clients)} clients, {partition} partition, net {net}", fontsize=11)
     figure.savefig(path, dpi=130)
-
-
-def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Runs that differ only by seed, under the method's name and, where it appears with several settings, the options that differ."""
-    settings: dict[str, list[dict[str, Any]]] = {}
-    for result in results:
-        known = settings.setdefault(result.method, [])
-        if result.config["method"] not in known:
-            known.append(result.config["method"])
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        own, known = result.config["method"], settings[result.method]
-        differing = [f"{k}={v}" for k, v in own.items() if any(other.get(k) != v for other in known)]
-        groups.setdefault(f"{result.method} ({', '.join(differing)})" if differing else result.method, []).append(
-            result
-        )
-    return groups
 
 
 def draw_curves(axes: Axes, groups: dict[str, list[Result]]) -> None:

@@ -1,8 +1,11 @@
-"""A finished (or interrupted) run as tables and pictures need it."""
+"""A run, in whatever state it was left, as tables and pictures need it."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,18 @@ import numpy as np
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import read_toml
 from fedtailor.experiment.folder import RunFolder, read_lines
+
+OF_A_CONFIG = {"method", "data", "partition", "net", "clients", "seed", "rounds"}
+OF_A_RECORD = {"round", "phase", "accuracy", "accuracy_mean", "best_accuracy", "spread", "worst_decile", "bytes_up"}
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Who holds which labels: `counts` is clients × classes."""
+
+    clients: list[str]
+    labels: list[str]
+    counts: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -22,7 +37,7 @@ class Result:
     records: list[dict[str, Any]]
     clients: np.ndarray  # last accuracy of each client, NaN where there is none
     state: str
-    lines: list[dict[str, Any]]  # of clients.jsonl: what the clients scored and logged
+    command: str = ""
 
     @property
     def method(self) -> str:
@@ -33,10 +48,19 @@ class Result:
         return int(self.config["seed"])
 
     @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that were carried out."""
+        return self.records[-1]["round"] if self.records else 0
+
+    @property
     def last(self) -> dict[str, Any]:
         return self.evaluated[-1]
 
-    @property
+    @cached_property
     def evaluated(self) -> list[dict[str, Any]]:
         return [r for r in self.records if r["accuracy"] is not None]
 
@@ -50,29 +74,82 @@ class Result:
         return sum(v for r in self.records for k, v in r.items() if k.startswith("seconds_"))
 
     @property
+    def seconds_per_round(self) -> float:
+        return self.seconds / len(self.records)
+
+    @property
     def curve(self) -> tuple[list[int], list[float]]:
         """Steps (rounds, then closing steps) and the clients' mean accuracy at each."""
         steps = [r["round"] + r.get("step", 0) for r in self.evaluated]
         return steps, [r["accuracy_mean"] for r in self.evaluated]
 
+    @cached_property
+    def lines(self) -> list[dict[str, Any]]:
+        """Of clients.jsonl: what the clients scored and logged. They are many, so they are read when they are asked for."""
+        return read_lines(RunFolder(self.path).clients)
+
+    @cached_property
+    def labels(self) -> Labels | None:
+        """None if the run has not written them."""
+        try:
+            read = json.loads(RunFolder(self.path).labels.read_text())
+            counts = np.array(read["counts"], dtype=int)
+            if counts.ndim != 2 or len(read["clients"]) != len(counts):
+                return None
+            names = read["labels"] if len(read["labels"]) == counts.shape[1] else range(counts.shape[1])
+            return Labels([str(c) for c in read["clients"]], [str(n) for n in names], counts)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def read_run(path: Path) -> Result:
+    """Read a run folder, whatever state it was left in, even before its first round."""
+    folder = RunFolder.open(path)
+    config, records = read_toml(folder.config), read_lines(folder.metrics)
+    missing = sorted(OF_A_CONFIG - config.keys())
+    if missing or not all(isinstance(config[part], dict) for part in ("method", "data", "partition", "net")):
+        raise FedTailorError(
+            f"'{folder.config}' is not the complete config of a run (missing: {', '.join(missing) or 'tables'})."
+        )
+    if not all(isinstance(r, dict) and r.keys() >= OF_A_RECORD for r in records):
+        raise FedTailorError(f"'{folder.metrics}' is damaged: a line of it lacks what every round has.")
+    return Result(path, config, records, _last_accuracies(folder.clients), folder.state, folder.command)
+
 
 def read_result(path: Path) -> Result:
-    """Read a run folder, whatever state it was left in."""
-    folder = RunFolder.open(path)
-    lines = read_lines(folder.clients)
-    last: list[float | None] = next((line["accuracy"] for line in reversed(lines) if "accuracy" in line), [])
-    clients = np.array([np.nan if a is None else a for a in last], dtype=float)
-    result = Result(path, read_toml(folder.config), read_lines(folder.metrics), clients, folder.state, lines)
+    """Read a run folder that has at least one evaluated round."""
+    result = read_run(path)
     if not result.evaluated:
-        raise FedTailorError(f"'{path}' has no finished round yet (state: {folder.state}).")
+        raise FedTailorError(f"'{path}' has no finished round yet (state: {result.state}).")
     return result
+
+
+def find_runs(paths: Iterable[Path]) -> list[Path]:
+    """The run folders among these folders and below them, each once."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise FedTailorError(f"'{path}' is not a folder. Name a run folder, or one that holds run folders.")
+        runs = [path] if (path / "config.toml").is_file() else sorted(p.parent for p in path.rglob("config.toml"))
+        if not runs:
+            raise FedTailorError(f"'{path}' holds no run: neither it nor a folder in it has a config.toml.")
+        for run in runs:
+            found.setdefault(run.resolve(), run)
+    return list(found.values())
 
 
 def read_results(path: Path) -> list[Result]:
     """The run in a folder, or all runs of a comparison."""
-    if (path / "config.toml").is_file():
-        return [read_result(path)]
-    runs = sorted(p.parent for p in path.glob("*/config.toml"))
-    if not runs:
-        raise FedTailorError(f"'{path}' holds no run: neither it nor a folder in it has a config.toml.")
-    return [read_result(run) for run in runs]
+    return [read_result(run) for run in find_runs([path])]
+
+
+def _last_accuracies(path: Path) -> np.ndarray:
+    """Of the last evaluation. The file is searched from its end: thousands of rounds need not be parsed for one."""
+    for line in reversed(path.read_text().splitlines() if path.exists() else []):
+        try:
+            accuracies = json.loads(line).get("accuracy")
+        except ValueError:
+            continue  # cut short by a kill
+        if accuracies is not None:
+            return np.array([np.nan if a is None else a for a in accuracies], dtype=float)
+    return np.array([])

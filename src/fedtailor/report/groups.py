@@ -1,0 +1,72 @@
+"""Which runs belong together: on the same clients, and of the same method with the same settings."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedtailor.report.results import Result
+
+PARTS = ("method", "data", "partition", "net")
+NO_MATTER = {"seed", "checkpoint_every", "save_models", "data.root"}  # repeat a run, or change no number of it
+
+Flat = dict[str, Any]
+
+
+def flat(result: Result) -> Flat:
+    """The config in one layer: `data` is the data set's name, `data.fraction` an option of it."""
+    values: Flat = {}
+    for key, value in result.config.items():
+        if key not in PARTS:
+            values[key] = value
+            continue
+        values[key] = Path(value["name"]).stem if key == "method" else value["name"]
+        values |= {f"{key}.{k}": v for k, v in value.items() if k != "name"}
+        if values[key] != value["name"]:  # a file, which tells it from another of that name
+            values[f"{key}.file"] = value["name"]
+    return values
+
+
+def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Runs that differ only by seed, under the method's name and, where it appears with several settings, those that differ."""
+    flats = [{k: v for k, v in flat(r).items() if k not in NO_MATTER} for r in results]
+    groups: dict[str, list[Result]] = {}
+    for result, words in zip(results, _telling(flats, {"method"}), strict=True):
+        own = ", ".join(word.removeprefix("method.") for word in words)
+        groups.setdefault(f"{result.method} ({own})" if own else result.method, []).append(result)
+    return groups
+
+
+def by_federation(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Runs whose clients hold the same samples if their seeds are equal: only these can be compared."""
+    named = {"data", "partition", "clients"}
+    flats = [{k: v for k, v in flat(r).items() if k.partition(".")[0] in named and k not in NO_MATTER} for r in results]
+    groups: dict[str, list[Result]] = {}
+    for result, one, words in zip(results, flats, _telling(flats, named), strict=True):
+        clients = f"{one['clients'] or len(result.clients)} clients"
+        groups.setdefault(", ".join([one["data"], clients, f"{one['partition']} partition", *words]), []).append(result)
+    return groups
+
+
+def differing(flats: Sequence[Flat]) -> set[tuple[str, str]]:
+    """The keys whose values differ, each with what it is an option of ('' for a plain key): nets are compared with equal nets."""
+    values: dict[tuple[str, str], list[str]] = defaultdict(list)
+    members: Counter[str] = Counter()
+    for one in flats:
+        members.update({_scope(one, key) for key in one})
+        for key, value in one.items():
+            values[key, _scope(one, key)].append(repr(value))
+    return {place for place, seen in values.items() if len(set(seen)) > 1 or len(seen) < members[place[1]]}
+
+
+def _telling(flats: Sequence[Flat], named: set[str]) -> list[list[str]]:
+    """For each config the words that tell it from the others, but for the keys that are named anyway."""
+    apart = {place for place in differing(flats) if place[0] not in named}
+    return [[f"{k}={v}" for k, v in one.items() if (k, _scope(one, k)) in apart] for one in flats]
+
+
+def _scope(one: Flat, key: str) -> str:
+    part, dot, _ = key.partition(".")
+    return f"{part}={one[part]}" if dot else ""
