@@ -29,6 +29,7 @@ from fedtailor.experiment.run import Stop, Watch, polite_stop, resume, start
 from fedtailor.methods import methods
 from fedtailor.nets import nets
 from fedtailor.registry import Registry
+from fedtailor.report.commands import report, watch
 from fedtailor.report.logged import logged_picture
 from fedtailor.report.pictures import accuracy_picture
 from fedtailor.report.progress import RunProgress, download_progress
@@ -195,6 +196,10 @@ def show(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folde
         console.print(curve(values, width=max(20, min(70, console.width - 14))))
         if result.state != "finished":
             console.print(f"This run is {result.state}. If it is not under way:  fedtailor run --resume {result.path}")
+
+
+app.command()(report)
+app.command()(watch)
 
 
 @app.command()

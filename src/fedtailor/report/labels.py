@@ -13,6 +13,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 INK = "#1f4e79"  # one dark blue: it prints as a dark grey and needs no telling apart from other colours
 PALE = "#e3e7ec"
+# From a pale to a nearly black blue, evenly darker, so that the order is the same in grey.
+SHADES = ((0.87, 0.92, 0.96), (0.62, 0.75, 0.87), (0.33, 0.53, 0.72), (0.12, 0.31, 0.47), (0.03, 0.09, 0.18))
 BUBBLES = (50, 30)  # up to so many clients and classes, bubbles; beyond, a heat map
 INCH = 0.27  # between two neighbours among the bubbles
 
@@ -103,10 +105,7 @@ def _draw_heat(axes: Axes, side: Axes, counts: np.ndarray) -> None:
 
 
 def _shades() -> np.ndarray:
-    """From a pale to a nearly black blue, evenly darker, so the order is the same in grey; nothing at all stays white."""
-    stops = np.array(
-        [[0.87, 0.92, 0.96], [0.62, 0.75, 0.87], [0.33, 0.53, 0.72], [0.12, 0.31, 0.47], [0.03, 0.09, 0.18]]
-    )
+    stops = np.array(SHADES)
     at = np.linspace(0, 1, 256)
     return np.stack([np.interp(at, np.linspace(0, 1, len(stops)), stops[:, c]) for c in range(3)], axis=1)
 

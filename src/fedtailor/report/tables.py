@@ -4,30 +4,68 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from rich.table import Table
 
-from fedtailor.report.pictures import by_method
+from fedtailor.report.groups import by_method
+from fedtailor.report.material import Material
 from fedtailor.report.results import Result
+from fedtailor.report.sheets import Sheet
+from fedtailor.report.significance import TESTS, Verdict, against, choose_baseline
 
-HEADER = ("method", "accuracy (mean of clients)", "best round (pooled)", "worst decile", "bytes per round", "seconds")
+
+@dataclass(frozen=True)
+class Measure:
+    """A column: what it is called, a run's number, and how the numbers of several seeds are written."""
+
+    title: str
+    of: Callable[[Result], float]
+    written: Callable[[np.ndarray], str]
+
+    def numbers(self, runs: Iterable[Result]) -> np.ndarray:
+        return np.array([self.of(run) for run in runs], dtype=float)
+
+    def cell(self, runs: Iterable[Result]) -> str:
+        return self.written(self.numbers(runs))
+
+
+def readable_bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def _percent(values: np.ndarray) -> str:
+    numbers = 100 * values
+    return f"{numbers.mean():.2f} ± {numbers.std():.2f}" if len(numbers) > 1 else f"{numbers[0]:.2f}"
+
+
+def _bytes(values: np.ndarray) -> str:
+    return readable_bytes(float(values.mean()))
+
+
+MEAN = Measure("accuracy (mean of clients)", lambda r: r.last["accuracy_mean"], _percent)
+POOLED = Measure("accuracy (pooled)", lambda r: r.last["accuracy"], _percent)
+BEST = Measure("best round (pooled)", lambda r: r.last["best_accuracy"], _percent)
+WORST = Measure("worst decile", lambda r: r.last["worst_decile"], _percent)
+SPREAD = Measure("spread of clients", lambda r: r.last["spread"], _percent)
+BYTES = Measure("bytes per round", lambda r: r.bytes_per_round, _bytes)
+PACE = Measure("seconds per round", lambda r: r.seconds_per_round, lambda v: f"{v.mean():.3g}")
+SECONDS = Measure("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
+
+BRIEF = (MEAN, BEST, WORST, BYTES, SECONDS)  # what a terminal has room for
+FULL = (MEAN, POOLED, BEST, WORST, SPREAD, BYTES, PACE)
+HEADER = ("method", *(measure.title for measure in BRIEF))
 
 
 def comparison_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
     """One row a method: percentages with ± std over seeds, bytes both ways, seconds of training, evaluation and communication."""
-    return [
-        (
-            name,
-            _percent(runs, lambda r: r.last["accuracy_mean"]),
-            _percent(runs, lambda r: r.last["best_accuracy"]),
-            _percent(runs, lambda r: r.last["worst_decile"]),
-            readable_bytes(float(np.mean([r.bytes_per_round for r in runs]))),
-            f"{np.mean([r.seconds for r in runs]):.1f}",
-        )
-        for name, runs in by_method(results).items()
-    ]
+    return [(name, *(measure.cell(runs) for measure in BRIEF)) for name, runs in by_method(results).items()]
 
 
 def comparison_table(results: Sequence[Result], title: str = "") -> Table:
@@ -40,21 +78,77 @@ def comparison_table(results: Sequence[Result], title: str = "") -> Table:
 
 
 def comparison_csv(results: Sequence[Result]) -> str:
+    return write_csv([HEADER, *comparison_rows(results)])
+
+
+def comparison_sheet(title: str, results: Sequence[Result], baseline: str = "", notes: Sequence[str] = ()) -> Sheet:
+    """The whole comparison of runs on the same clients: every measure, and whether the best (or a baseline) leads by more than chance."""
+    groups = by_method([r for r in results if r.evaluated])
+    base = choose_baseline(groups, baseline) if groups else ""
+    verdicts = against(groups, base) if groups else {}
+    role = "baseline" if base == baseline else "best"
+    rows = [
+        (name, _runs(runs), *(m.cell(runs) for m in FULL), role if name == base else str(verdicts.get(name, "—")))
+        for name, runs in groups.items()
+    ]
+    header = ("method", "runs", *(measure.title for measure in FULL), f"against the {role}")
+    meaning = [
+        "Accuracies in percent, of the last evaluated round but for the best"
+        + ("; ± is the standard deviation over runs." if any(len(runs) > 1 for runs in groups.values()) else "."),
+        "Worst decile: mean over the tenth of clients that fare worst. Spread: standard deviation over clients. "
+        "Bytes: both ways, all clients together.",
+    ]
+    return Sheet(
+        title, header, rows, [*notes, *_empty(results), *meaning, *_tests(verdicts, role)], left=2, strong=base
+    )
+
+
+def comparison_numbers(material: Material) -> str:
+    """The comparisons as CSV for programs: plain numbers (accuracies from 0 to 1, bytes, seconds), each with its std over runs."""
+    header = ["federation", "method", "runs", "finished"]
+    rows: list[list[object]] = []
+    for title, results in material.federations.items():
+        groups = by_method([r for r in results if r.evaluated])
+        verdicts = against(groups, choose_baseline(groups, material.baseline)) if groups else {}
+        note = " ".join(material.scale(results))
+        for name, runs in groups.items():
+            numbers = [x for m in FULL for x in (m.numbers(runs).mean(), m.numbers(runs).std())]
+            verdict = verdicts.get(name)
+            tested = (verdict.p, verdict.n, verdict.over) if verdict else ("", "", "")
+            rows.append([title, name, len(runs), sum(r.finished for r in runs), *numbers, *tested, note])
+    columns = [text for measure in FULL for text in (measure.title, f"{measure.title}, std")]
+    return write_csv([[*header, *columns, "p", "pairs", "paired over", "note"], *rows])
+
+
+def write_csv(rows: Iterable[Sequence[object]]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HEADER)
-    writer.writerows(comparison_rows(results))
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
-def readable_bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
+def stand(result: Result) -> str:
+    """How far a run came: 'finished', or 'failed after round 3 of 20'."""
+    if result.finished:
+        return "finished"
+    return f"{result.state} after round {result.rounds} of {result.config['rounds']}"
 
 
-def _percent(runs: Sequence[Result], value: Callable[[Result], float]) -> str:
-    numbers = 100 * np.array([value(run) for run in runs], dtype=float)
-    return f"{numbers.mean():.2f} ± {numbers.std():.2f}" if len(runs) > 1 else f"{numbers[0]:.2f}"
+def _runs(runs: Sequence[Result]) -> str:
+    unfinished = ", ".join(stand(run) for run in runs if not run.finished)
+    return f"{len(runs)} ({unfinished})" if unfinished else str(len(runs))
+
+
+def _empty(results: Sequence[Result]) -> list[str]:
+    names = [f"{r.method}, seed {r.seed} ({stand(r)})" for r in results if not r.evaluated]
+    return [f"Without an evaluated round, so not in the table: {'; '.join(names)}."] if names else []
+
+
+def _tests(verdicts: Mapping[str, Verdict], role: str) -> list[str]:
+    if not verdicts:
+        return []
+    tests = ". ".join(TESTS[over] for over in TESTS if any(v.over == over for v in verdicts.values()))
+    count = f" over {len(verdicts)} comparisons" if len(verdicts) > 1 else ""
+    return [
+        f"Against the {role}: {tests}. Two-sided, corrected after Holm{count}; in brackets n. "
+        "Only finished runs are tested; — where there is no pair."
+    ]

@@ -1,0 +1,64 @@
+"""Accuracy over rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedtailor.report.charts.style import Chart, Groups, axis, looks, numbers, text
+from fedtailor.report.results import Result
+from fedtailor.report.thinning import thinned
+
+
+def curves(groups: Groups) -> Chart:
+    """The clients' mean accuracy: a line a method, a band of ± one standard deviation where it has several runs."""
+    traces: list[dict[str, Any]] = []
+    for (name, runs), (colour, dash) in zip(groups.items(), looks(), strict=False):
+        steps, mean, std = over_runs(runs)
+        kept = thinned(np.stack([mean - std, mean, mean + std] if std.any() else [mean]))
+        steps, mean, std = steps[kept], mean[kept], std[kept]
+        if std.any():
+            traces.append(_band(name, colour, steps, mean, std))
+        traces.append(
+            {
+                "name": text(name),
+                "legendgroup": text(name),
+                "uid": name,
+                "mode": "lines+markers" if len(steps) < 3 else "lines",
+                "x": steps.tolist(),
+                "y": numbers(mean),
+                "line": {"color": colour, "dash": dash, "width": 2},
+                "hovertemplate": "round %{x}: %{y:.2f} %<extra>%{fullData.name}</extra>",
+            }
+        )
+    axes = {"xaxis": axis("round"), "yaxis": axis("mean accuracy of personal models (%)")}
+    return {"data": traces, "layout": axes | {"height": 460, "showlegend": True, "hovermode": "closest"}}
+
+
+def over_runs(runs: Sequence[Result]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps, and mean and standard deviation in percent over the runs that came so far."""
+    at: dict[int, list[float]] = {}
+    for run in runs:
+        for step, value in zip(*run.curve, strict=True):
+            at.setdefault(step, []).append(100 * value)
+    steps = sorted(at)
+    mean, std = (np.array([of(at[t]) for t in steps], dtype=float) for of in (np.mean, np.std))
+    return np.array(steps), mean, std
+
+
+def _band(name: str, colour: str, steps: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, Any]:
+    red, green, blue = (int(colour[k : k + 2], 16) for k in (1, 3, 5))
+    return {
+        "legendgroup": text(name),
+        "uid": f"band of {name}",
+        "mode": "lines",
+        "x": [*steps.tolist(), *steps[::-1].tolist()],
+        "y": numbers(np.concatenate([mean + std, (mean - std)[::-1]])),
+        "fill": "toself",
+        "fillcolor": f"rgba({red},{green},{blue},0.16)",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }

@@ -1,0 +1,106 @@
+"""The report of a run that is under way, on a page of this machine that keeps itself up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from fedtailor.errors import FedTailorError
+from fedtailor.report.material import gather
+from fedtailor.report.page import content, page
+from fedtailor.report.results import Result, read_run
+from fedtailor.report.sections import Section, sections
+
+HERE = "127.0.0.1"  # nobody else's machine can ask
+FILES = ("config.toml", "metrics.jsonl", "clients.jsonl", "status.json", "labels.json")
+
+Stamp = tuple[tuple[int, int], ...]
+
+
+@dataclass
+class Watched:
+    """Folders of runs, read anew only where a file has changed."""
+
+    paths: Sequence[Path]
+    command: str
+    _known: dict[Path, tuple[Stamp, Result]] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def now(self) -> tuple[str, list[Section]]:
+        """The report as of now, and a stamp that changes when it does."""
+        with self._lock:
+            material = gather(self.paths, read=self._read)
+            stamps = sorted((str(r.path), _stamp(r.path)) for r in material.results)
+        return sha256(repr(stamps).encode()).hexdigest()[:16], sections(material, self.command)
+
+    def _read(self, path: Path) -> Result:
+        stamp = _stamp(path)
+        if path not in self._known or self._known[path][0] != stamp:
+            self._known[path] = (stamp, read_run(path))
+        return self._known[path][1]
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Gives the page, and the changes it asks for; to nobody who came by another name than this machine's own."""
+
+    def __init__(self, watched: Watched, *given: Any) -> None:
+        self.watched = watched
+        super().__init__(*given)
+
+    def do_GET(self) -> None:
+        asked = urlsplit(self.path)
+        if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in (HERE, "localhost"):
+            self._send(403, "text/plain", "Ask for 127.0.0.1.")
+        elif asked.path not in ("/", "/content.json"):
+            self._send(404, "text/plain", "There is only one page here: /")
+        else:
+            self._report(asked.path, parse_qs(asked.query).get("since", [""])[0])
+
+    def _report(self, path: str, since: str) -> None:
+        try:
+            stamp, said = self.watched.now()
+        except FedTailorError as error:
+            self._send(503, "text/plain; charset=utf-8", str(error))
+            return
+        if path == "/":
+            self._send(200, "text/html; charset=utf-8", page(said, stamp))
+        elif since == stamp:
+            self._send(204, "text/plain", "")
+        else:
+            self._send(200, "application/json", content(said, stamp))
+
+    def _send(self, code: int, kind: str, body: str) -> None:
+        data = body.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """A line for every question would bury what the user wants to see."""
+
+
+def serve(paths: Sequence[Path], command: str, port: int = 0) -> ThreadingHTTPServer:
+    """A server, ready to be started, on this port or any free one."""
+    watched = Watched(paths, command)
+    watched.now()  # a folder without a run is told before anything is served
+    try:
+        return ThreadingHTTPServer((HERE, port), partial(Answer, watched))
+    except (OSError, OverflowError) as error:
+        raise FedTailorError(
+            f"Port {port} cannot be used ({error}). Choose another with --port, or 0 for any."
+        ) from None
+
+
+def _stamp(path: Path) -> Stamp:
+    found = [path / name for name in FILES]
+    return tuple((s.st_mtime_ns, s.st_size) for s in (f.stat() for f in found if f.exists()))

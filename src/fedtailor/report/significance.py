@@ -1,0 +1,81 @@
+"""Whether a method's lead over another is more than chance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from fedtailor.report.results import Result
+
+TESTS = {
+    "seeds": "paired t-test of the clients' mean accuracy over seeds (equal seeds deal the same samples to the same clients)",
+    "clients": "Wilcoxon signed-rank test, paired over the clients of one seed: it tells whether these clients fare differently, "
+    "not whether another seed would agree",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Two-sided p (after Holm's correction over all rivals of a baseline), and how many pairs of what it rests on."""
+
+    p: float
+    n: int
+    over: Literal["seeds", "clients"]
+
+    def __str__(self) -> str:
+        return ("p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}") + f" ({self.n} {self.over})"
+
+
+def choose_baseline(groups: Mapping[str, Sequence[Result]], wanted: str = "") -> str:
+    """The one asked for, if it is there; else the finished one whose clients do best on average (of any, if none is finished)."""
+    if wanted in groups:
+        return wanted
+    finished = {name: runs for name, runs in groups.items() if all(r.finished for r in runs)}
+    return max(finished or groups, key=lambda name: float(np.mean([r.last["accuracy_mean"] for r in groups[name]])))
+
+
+def against(groups: Mapping[str, Sequence[Result]], baseline: str) -> dict[str, Verdict]:
+    """The verdict on each method that can be paired with the baseline; only finished runs count."""
+    best = groups[baseline]
+    raw = {name: compare(runs, best) for name, runs in groups.items() if name != baseline}
+    return holm({name: verdict for name, verdict in raw.items() if verdict is not None})
+
+
+def compare(one: Sequence[Result], other: Sequence[Result]) -> Verdict | None:
+    """Over the seeds both have or, where that is one only, over its clients; None if there is nothing to pair."""
+    left, right = ({r.seed: r for r in runs if r.finished} for runs in (one, other))
+    seeds = sorted(left.keys() & right.keys())
+    if len(seeds) > 1:
+        means = np.array([[side[s].last["accuracy_mean"] for s in seeds] for side in (left, right)])
+        return Verdict(_t_test(means[0] - means[1]), len(seeds), "seeds")
+    if not seeds or len(left[seeds[0]].clients) != len(right[seeds[0]].clients):
+        return None
+    gaps = left[seeds[0]].clients - right[seeds[0]].clients
+    gaps = gaps[np.isfinite(gaps)]
+    return Verdict(_signed_rank(gaps), len(gaps), "clients") if len(gaps) > 1 else None
+
+
+def holm(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    """Holm's correction: the smallest p times the number of tests, the next times one less, and never falling."""
+    corrected, floor = {}, 0.0
+    for rank, (name, verdict) in enumerate(sorted(verdicts.items(), key=lambda item: item[1].p)):
+        floor = max(floor, min(1.0, verdict.p * (len(verdicts) - rank)))
+        corrected[name] = replace(verdict, p=floor)
+    return corrected
+
+
+def _t_test(gaps: np.ndarray) -> float:
+    from scipy import stats  # slow to import, and no other command needs it
+
+    if np.ptp(gaps) == 0:  # no spread to measure the gap with
+        return 1.0 if gaps[0] == 0 else 0.0
+    return float(stats.ttest_1samp(gaps, 0.0).pvalue)
+
+
+def _signed_rank(gaps: np.ndarray) -> float:
+    from scipy import stats
+
+    return float(stats.wilcoxon(gaps).pvalue) if gaps.any() else 1.0
