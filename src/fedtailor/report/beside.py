@@ -51,7 +51,8 @@ class Reproduction:
     @property
     def scale(self) -> str:
         """The sentence that belongs beside every number of it; empty when nothing was shrunk."""
-        return f"Reproduction of {self.story.preset}, scaled down: {self.story.scale}" if self.story.scale else ""
+        words = self.story.scale.strip().rstrip(".")
+        return f"Reproduction of {self.story.preset}, scaled down: {words}." if words else ""
 
     @property
     def columns(self) -> dict[str, list[Cell]]:
@@ -147,5 +148,5 @@ def _notes(reproduction: Reproduction) -> list[str]:
         *([reproduction.scale] if reproduction.scale else []),
         *([f"Metric: {metrics}."] if metrics else []),
         *([f"Agreement of the orders of methods (Spearman's ρ): {agreement}."] if agreement else []),
-        *(f"The paper leaves open, and we chose: {choice}" for choice in story.choices),
+        *([f"Left open by the paper, and chosen: {'; '.join(story.choices)}."] if story.choices else []),
     ]

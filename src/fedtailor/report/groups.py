@@ -43,11 +43,11 @@ def by_federation(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Runs whose clients hold the same samples if their seeds are equal: only these can be compared."""
     named = {"data", "partition", "clients"}
     flats = [{k: v for k, v in flat(r).items() if k.partition(".")[0] in named and k not in NO_MATTER} for r in results]
-    groups: dict[str, list[Result]] = {}
+    groups: dict[tuple[str, ...], list[Result]] = {}
     for result, one, words in zip(results, flats, _telling(flats, named), strict=True):
-        clients = f"{one['clients'] or len(result.clients)} clients"
-        groups.setdefault(", ".join([one["data"], clients, f"{one['partition']} partition", *words]), []).append(result)
-    return groups
+        key = (one["data"], str(one["clients"]), f"{one['partition']} partition", *words)
+        groups.setdefault(key, []).append(result)
+    return {_with_count(key, runs): runs for key, runs in groups.items()}
 
 
 def differing(flats: Sequence[Flat]) -> set[tuple[str, str]]:
@@ -59,6 +59,13 @@ def differing(flats: Sequence[Flat]) -> set[tuple[str, str]]:
         for key, value in one.items():
             values[key, _scope(one, key)].append(repr(value))
     return {place for place, seen in values.items() if len(set(seen)) > 1 or len(seen) < members[place[1]]}
+
+
+def _with_count(key: tuple[str, ...], runs: Sequence[Result]) -> str:
+    """The name of a federation; where the data say how many clients there are, the runs know."""
+    data, clients, *words = key
+    count = int(clients) or max(len(run.clients) for run in runs)
+    return ", ".join([data, *([f"{count} clients"] if count else []), *words])
 
 
 def _telling(flats: Sequence[Flat], named: set[str]) -> list[list[str]]:

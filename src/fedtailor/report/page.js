@@ -4,15 +4,23 @@ const content = JSON.parse(document.getElementById("content").textContent);
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const drawn = new Set();
 const NARROW = 640;
+// Named one by one: among plotly.js's own buttons is one that uploads the data.
+const OPTIONS = {
+  responsive: true,
+  displaylogo: false,
+  showSendToCloud: false,
+  modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+};
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// Black lines and bands vanish on a dark ground.
+// On a dark ground black lines vanish, and an empty cell must not look like a full one.
 function visible(traces) {
-  const text = JSON.stringify(traces);
-  return JSON.parse(dark.matches ? text.replaceAll("#000000", "#d5d9de").replaceAll("rgba(0,0,0,", "rgba(213,217,222,") : text);
+  if (!dark.matches) return structuredClone(traces);
+  const text = JSON.stringify(traces).replaceAll("#000000", "#d5d9de").replaceAll("rgba(0,0,0,", "rgba(213,217,222,");
+  return JSON.parse(text).map((trace) => (trace.type === "heatmap" ? { ...trace, reversescale: true } : trace));
 }
 
 function dressed(layout, box) {
@@ -40,9 +48,8 @@ function dressed(layout, box) {
 function draw(id) {
   const box = document.getElementById(id);
   const chart = content.charts[id];
-  const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
   drawn.add(id);
-  return Plotly.react(box, visible(chart.data), dressed(chart.layout, box), options);
+  return Plotly.react(box, visible(chart.data), dressed(chart.layout, box), OPTIONS);
 }
 
 function drawAll() {

@@ -16,7 +16,7 @@ from fedtailor.report.parameters import common_parameters, differing_parameters
 from fedtailor.report.beside import Reproduction, reproduction_chart, reproduction_sheet
 from fedtailor.report.results import Result
 from fedtailor.report.sheets import Sheet, as_html, escape_html
-from fedtailor.report.significance import choose_baseline
+from fedtailor.report.significance import against, choose_baseline
 from fedtailor.report.tables import MEAN, comparison_sheet, stand
 
 
@@ -113,6 +113,8 @@ def _federation(mark: str, title: str, material: Material) -> list[Section]:
     ]
 
 
+CHANCE = 0.05
+FEW_RUNS = 12  # whose table stands open
 CURVES = (
     "Mean accuracy of the clients' own models. A click on a name in the legend hides a method, a double click leaves it alone; "
     "bands are ± one standard deviation over runs."
@@ -127,11 +129,16 @@ NO_LABELS = "These runs have no labels.json: they were made before it was writte
 
 
 def _lead(runs: Sequence[Result]) -> str:
+    """Who does best, and whether that means anything."""
     groups = by_method([r for r in runs if r.evaluated])
     if len(groups) < 2:
         return ""
     best = choose_baseline(groups)
-    return _paragraph(f"{best} leads with {MEAN.cell(groups[best])} % mean accuracy of clients.")
+    verdicts = against(groups, best)
+    clear = sum(verdict.p < CHANCE for verdict in verdicts.values())
+    told = f" {clear} of {len(verdicts)} others differ from it at p < {CHANCE}." if verdicts else ""
+    among = "" if all(r.finished for r in runs) else " of the finished methods"
+    return _paragraph(f"Highest mean accuracy of clients{among}: {best}, {MEAN.cell(groups[best])} %.{told}")
 
 
 def _of_one_seed(groups: dict[str, list[Result]]) -> tuple[dict[str, Result], int]:
@@ -142,8 +149,8 @@ def _of_one_seed(groups: dict[str, list[Result]]) -> tuple[dict[str, Result], in
 
 def _parameters(material: Material) -> Section:
     common = as_html(common_parameters(material.results))
-    folded = f"<details><summary>Common to all runs</summary>{common}</details>"
-    return Section("parameters", "Hyper-parameters", as_html(differing_parameters(material.results)) + folded)
+    differing = as_html(differing_parameters(material.results))
+    return Section("parameters", "Hyper-parameters", differing + _folded("Common to all runs", common))
 
 
 def _runs(material: Material, command: str) -> Section:
@@ -152,6 +159,8 @@ def _runs(material: Material, command: str) -> Section:
         for r in sorted(material.results, key=lambda r: r.finished)
     ]
     sheet = as_html(Sheet("Runs", ("folder", "method", "seed", "state", MEAN.title), rows, left=4))
+    if len(rows) > FEW_RUNS and all(r.finished for r in material.results):
+        sheet = _folded(f"{len(rows)} runs, all finished", sheet)
     commands = "".join(_code(line) for line in dict.fromkeys(r.command for r in material.results if r.command))
     made = f"<p>The runs were made with</p>{commands}" if commands else ""
     again = _paragraph("Each folder's config.toml runs again as it is: fedtailor run FOLDER/config.toml", "note")
@@ -160,6 +169,10 @@ def _runs(material: Material, command: str) -> Section:
 
 def _paragraph(words: str, style: str = "words") -> str:
     return f'<p class="{style}">{escape_html(words)}</p>'
+
+
+def _folded(summary: str, html: str) -> str:
+    return f"<details><summary>{escape_html(summary)}</summary>{html}</details>"
 
 
 def _code(line: str) -> str:

@@ -46,6 +46,8 @@ def as_html(sheet: Sheet) -> str:
         for row in sheet.rows
     )
     notes = "".join(f'<p class="note">{escape_html(note)}</p>' for note in sheet.notes)
+    if not sheet.rows:
+        return notes
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="scroll" tabindex="0">{table}</div>{notes}'
 

@@ -86,12 +86,14 @@ def comparison_sheet(title: str, results: Sequence[Result], baseline: str = "", 
     groups = by_method([r for r in results if r.evaluated])
     base = choose_baseline(groups, baseline) if groups else ""
     verdicts = against(groups, base) if groups else {}
-    role = "baseline" if base == baseline else "best"
+    role = "baseline" if baseline and base == baseline else "best"
     rows = [
         (name, _runs(runs), *(m.cell(runs) for m in FULL), role if name == base else str(verdicts.get(name, "—")))
         for name, runs in groups.items()
     ]
     header = ("method", "runs", *(measure.title for measure in FULL), f"against the {role}")
+    if not rows:
+        return Sheet(title, header, rows, [*notes, *_empty(results)])
     meaning = [
         "Accuracies in percent, of the last evaluated round but for the best"
         + ("; ± is the standard deviation over runs." if any(len(runs) > 1 for runs in groups.values()) else "."),

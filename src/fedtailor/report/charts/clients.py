@@ -12,6 +12,7 @@ from fedtailor.report.charts.style import (
     Chart,
     Groups,
     axis,
+    counting_axis,
     heat,
     looks,
     names_axis,
@@ -45,7 +46,7 @@ def client_heat(runs: Mapping[str, Result]) -> Chart:
     few = len(runs) * len(shown) <= MOST_TEXTS
     texts = [[f"{text(name)}<br>{clients[i]}" for i in shown] for name in runs] if few else []
     trace = heat([numbers(row[shown]) for row in grid], shown, texts, "%", power=1)
-    axes = {"xaxis": axis("client", grid=False), "yaxis": names_axis(list(runs))}
+    axes = {"xaxis": _clients_axis(len(largest.clients)), "yaxis": names_axis(list(runs))}
     return {"data": [trace], "layout": axes | {"height": 130 + 24 * len(runs)}}
 
 
@@ -59,9 +60,9 @@ def label_heat(labels: Labels) -> Chart:
     texts = [[f"{client}<br>class {text(label)}" for client in names] for label in labels.labels] if few else []
     rows = [[int(count) or None for count in row] for row in counts]
     trace = heat(rows, shown, texts, "samples", power=2) | {"zmin": 0, "zmax": int(max(1, counts.max()))}
-    ticks = names_axis(labels.labels) if classes <= 40 else axis("class", grid=False)
+    ticks = names_axis(labels.labels) if classes <= 40 else axis("class") | {"showgrid": False}
     height = 130 + int(np.clip(18 * classes, 120, 640))
-    return {"data": [trace], "layout": {"xaxis": axis("client", grid=False), "yaxis": ticks, "height": height}}
+    return {"data": [trace], "layout": {"xaxis": _clients_axis(clients), "yaxis": ticks, "height": height}}
 
 
 def client_names(run: Result) -> list[str]:
@@ -69,6 +70,10 @@ def client_names(run: Result) -> list[str]:
     if known is not None and len(known.clients) == len(run.clients):
         return known.clients
     return [f"client {i}" for i in range(len(run.clients))]
+
+
+def _clients_axis(count: int) -> dict[str, Any]:
+    return counting_axis("client", count) | {"showgrid": False}
 
 
 def _box(place: int, name: str, runs: Sequence[Result], colour: str, few: bool) -> dict[str, Any]:

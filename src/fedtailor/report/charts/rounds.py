@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.report.charts.style import Chart, Groups, axis, looks, numbers, text
+from fedtailor.report.charts.style import Chart, Groups, axis, counting_axis, looks, numbers, text
 from fedtailor.report.results import Result
 from fedtailor.report.thinning import thinned
 
@@ -33,7 +33,8 @@ def curves(groups: Groups) -> Chart:
                 "hovertemplate": "round %{x}: %{y:.2f} %<extra>%{fullData.name}</extra>",
             }
         )
-    axes = {"xaxis": axis("round"), "yaxis": axis("mean accuracy of personal models (%)")}
+    last = max(run.rounds for runs in groups.values() for run in runs)
+    axes = {"xaxis": counting_axis("round", last), "yaxis": axis("mean accuracy of personal models (%)")}
     return {"data": traces, "layout": axes | {"height": 460, "showlegend": True, "hovermode": "closest"}}
 
 

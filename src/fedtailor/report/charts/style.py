@@ -18,7 +18,7 @@ Chart = dict[str, Any]
 Groups = Mapping[str, Sequence[Result]]
 
 DASHES = ("solid", "dash", "dashdot", "dot")
-WIDEST_NAME = 30  # letters beside an axis; the whole name appears under the pointer
+WIDEST_NAME = 24  # letters beside an axis; the whole name appears under the pointer
 MOST_COLUMNS = 1000  # of a heat map; of more clients, every so many-th is shown
 MOST_TEXTS = 20_000  # cells with a text of their own; more would make the file large
 
@@ -42,8 +42,13 @@ def numbers(values: np.ndarray) -> list[float | None]:
     return [round(float(v), 2) if np.isfinite(v) else None for v in values]
 
 
-def axis(title: str, *, grid: bool = True) -> dict[str, Any]:
-    return {"title": {"text": title}, "showgrid": grid, "automargin": True}
+def axis(title: str) -> dict[str, Any]:
+    return {"title": {"text": title}, "automargin": True}
+
+
+def counting_axis(title: str, last: int) -> dict[str, Any]:
+    """Of rounds or clients: where few are shown, no tick stands between two."""
+    return axis(title) | {"zeroline": False} | ({"tick0": 0, "dtick": 1} if last <= 12 else {})
 
 
 def names_axis(names: Sequence[str]) -> dict[str, Any]:

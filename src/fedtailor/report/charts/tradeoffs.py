@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedtailor.report.charts.style import Chart, Groups, axis, looks, names_axis, numbers, short, text
+from fedtailor.report.charts.style import WIDEST_NAME, Chart, Groups, axis, looks, names_axis, numbers, short, text
 from fedtailor.report.tables import BYTES, MEAN, PACE, SPREAD, WORST, Measure, readable_bytes
+
+LETTER, LINE = 0.018, 0.035  # how wide a letter is and how far from its point a name stands
 
 
 def fairness(groups: Groups) -> list[Chart]:
@@ -41,7 +43,12 @@ def _dots(groups: Groups, measure: Measure, title: str) -> Chart:
         "mode": "markers",
         "x": numbers(np.array([v.mean() for v in values])),
         "y": list(range(len(values))),
-        "error_x": {"array": numbers(np.array([v.std() for v in values])), "thickness": 1.2, "width": 3},
+        "error_x": {
+            "array": numbers(np.array([v.std() for v in values])),
+            "color": "#888888",
+            "thickness": 1.2,
+            "width": 3,
+        },
         "marker": {"size": 9, "color": _colours(groups)},
         "text": [text(name) for name in groups],
         "hovertemplate": "%{text}: %{x:.2f}<extra></extra>",
@@ -65,8 +72,8 @@ def _pareto(groups: Groups, cost: Measure, ticks: dict[str, str], readable: Call
         "mode": "markers+text",
         "x": x.tolist(),
         "y": numbers(y),
-        "text": _labels(list(groups), y, leading),
-        "textposition": ["bottom right" if v < x.max() / 2 else "top left" for v in x],
+        "text": _labels(list(groups), x, y, leading),
+        "textposition": ["bottom right" if left else "top left" for left in x < x.max() / 2],
         "textfont": {"size": 11},
         "customdata": [[text(name), readable(float(v))] for name, v in zip(groups, x, strict=True)],
         "marker": {
@@ -87,12 +94,16 @@ def _padded(low: float, high: float) -> list[float]:
     return [low - edge, high + edge]
 
 
-def _labels(names: Sequence[str], heights: np.ndarray, leading: Sequence[int]) -> list[str]:
-    """The leaders' names, best first, but for one so close below the last named that their names would touch."""
-    labels, apart, last = [""] * len(names), 0.06 * float(np.ptp(heights)), np.inf
+def _labels(names: Sequence[str], x: np.ndarray, y: np.ndarray, leading: Sequence[int]) -> list[str]:
+    """The leaders' names, best first, but for those that would touch another; lengths are shares of the chart's sides."""
+    labels, taken = [""] * len(names), list[tuple[float, float, float]]()
     for k in reversed(leading):
-        if last - heights[k] >= apart:
-            labels[k], last = short(names[k]), float(heights[k])
+        wide = LETTER * min(len(names[k]), WIDEST_NAME)
+        across, up = float(x[k] / (x.max() or 1.0)), float((y[k] - y.min()) / (np.ptp(y) or 1.0))
+        start, height = (across, up - LINE) if across < 0.5 else (across - wide, up + LINE)
+        if all(start > e or start + wide < s or abs(height - h) > 2 * LINE for s, e, h in taken):
+            labels[k] = short(names[k])
+            taken.append((start, start + wide, height))
     return labels
 
 
