@@ -12,10 +12,10 @@ import typer
 
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.folder import replace_text
+from fedtailor.report.beside import reproduction_sheet
 from fedtailor.report.live import HERE, serve
 from fedtailor.report.material import Material, gather
 from fedtailor.report.page import page
-from fedtailor.report.beside import reproduction_sheet
 from fedtailor.report.sections import comparison_sheets, sections
 from fedtailor.report.sheets import as_latex, as_markdown
 from fedtailor.report.tables import comparison_numbers

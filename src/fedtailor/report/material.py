@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedtailor.errors import FedTailorError, nearest
-from fedtailor.report.groups import by_federation, by_method
 from fedtailor.report.beside import Reproduction, reproductions_of, scale_of
+from fedtailor.report.groups import by_federation, by_method
 from fedtailor.report.results import Result, find_runs, read_run
 
 

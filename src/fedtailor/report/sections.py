@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedtailor.report.beside import Reproduction, reproduction_chart, reproduction_sheet
 from fedtailor.report.charts.clients import client_boxes, client_heat, label_heat
 from fedtailor.report.charts.rounds import curves
 from fedtailor.report.charts.style import MOST_COLUMNS, Chart
@@ -13,7 +14,6 @@ from fedtailor.report.charts.tradeoffs import costs, fairness
 from fedtailor.report.groups import by_method
 from fedtailor.report.material import Material
 from fedtailor.report.parameters import common_parameters, differing_parameters
-from fedtailor.report.beside import Reproduction, reproduction_chart, reproduction_sheet
 from fedtailor.report.results import Result
 from fedtailor.report.sheets import Sheet, as_html, escape_html
 from fedtailor.report.significance import against, choose_baseline
