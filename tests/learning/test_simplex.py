@@ -87,3 +87,53 @@ def test_the_end_is_exact_wherever_the_descent_stops(steps, monkeypatch):
     torch.testing.assert_close(least_on_simplex(q, b), usual, rtol=0, atol=1e-9)
     monkeypatch.setattr(simplex, "_descended", lambda q, b: torch.eye(15, dtype=q.dtype)[: len(b)])  # from a corner
     torch.testing.assert_close(least_on_simplex(q, b), usual, rtol=0, atol=1e-9)
+
+
+def program(n: int, dimensions: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
+    """What FedPAC asks for: points in some groups, known up to a noise of which the variances are told."""
+    rng = torch.Generator().manual_seed(n)
+    variance = torch.rand(n, generator=rng, dtype=torch.float64) + 0.1
+    groups = torch.randn(7, dimensions, generator=rng, dtype=torch.float64)
+    noise = torch.randn(n, dimensions, generator=rng, dtype=torch.float64)
+    points = groups[torch.arange(n) % 7] + noise * (variance / dimensions).sqrt().unsqueeze(1)
+    gram = points @ points.T
+    return gram + variance.diag(), gram
+
+
+def test_hundreds_of_programs_at_once_end_where_each_alone_does(monkeypatch):
+    q, b = program(250)
+    corners = torch.eye(250, dtype=torch.float64)
+    alone = torch.stack([simplex._least(q, row, corner) for row, corner in zip(b[:15], corners, strict=False)])
+    assert alone.gt(0).sum(1).max() > simplex.FEW  # more are positive than at the start
+    monkeypatch.setattr(simplex, "_least", None)  # no row has to be ended one by one
+    together = least_on_simplex(q, b)
+    torch.testing.assert_close(together[:15], alone, rtol=0, atol=1e-9)
+    slope = together @ q - b
+    lowest = slope.min(1, keepdim=True).values
+    assert (slope - lowest)[together > 0].max() < 1e-8
+    assert together.min() == 0
+    torch.testing.assert_close(together.sum(1), torch.ones(250, dtype=torch.float64))
+    assert torch.equal(together, least_on_simplex(q, b))
+
+
+def test_rows_that_exchange_no_further_are_ended_one_by_one(monkeypatch):
+    q, b = program(60)
+    usual = least_on_simplex(q, b)
+    descended = simplex._descended
+    for steps in (1, 2, 4):
+        monkeypatch.setattr(simplex, "_descended", lambda q, b, steps=steps: descended(q, b, steps))
+        torch.testing.assert_close(least_on_simplex(q, b), usual, rtol=0, atol=1e-9)
+
+
+def test_where_all_shares_are_positive_one_system_gives_them(monkeypatch):
+    monkeypatch.setattr(simplex, "_descended", None)
+    variance = torch.tensor([1.0, 2.0, 4.0, 8.0], dtype=torch.float64)
+    found = least_on_simplex(variance.diag(), torch.zeros(3, 4, dtype=torch.float64))
+    torch.testing.assert_close(found, torch.tensor([[8.0, 4.0, 2.0, 1.0]] * 3, dtype=torch.float64) / 15)
+
+
+def test_systems_too_large_to_be_solved_together_give_the_same(monkeypatch):
+    q, b = program(60)
+    usual = least_on_simplex(q, b)
+    monkeypatch.setattr(simplex, "BLOCK", 1)
+    torch.testing.assert_close(least_on_simplex(q, b), usual, rtol=0, atol=1e-12)

@@ -184,6 +184,13 @@ def test_statistics_that_are_not_numbers_leave_everyone_the_own_head():
     )
 
 
+def test_a_variance_rounded_below_zero_is_zero():
+    h = torch.tensor([0.0, 1.0, 2.0]).view(3, 1, 1)
+    found = head_weights(h, torch.tensor([0.1, -1e-7, 0.1]))
+    assert torch.equal(found, head_weights(h, torch.tensor([0.1, 0.0, 0.1])))
+    assert found[1].tolist() == [0, 1, 0]
+
+
 def test_negligible_weights_are_dropped_unless_all_are(monkeypatch):
     variance = torch.tensor([1.0, 2.0, 4.0])
     monkeypatch.setattr(fedpac, "NEGLIGIBLE", 0.2)

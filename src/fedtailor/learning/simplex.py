@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+FEW = 16  # shares that are positive at the start, and the fewest that may enter in one step
+BLOCK = 2**17  # entries of the systems solved together: as many as a cache holds
 
 
 def least_on_simplex(q: Tensor, b: Tensor) -> Tensor:
     """For each row of b, the shares a (a ≥ 0, Σa = 1) with the least ½aᵀQa − bᵀa; Q is positive semi-definite.
 
-    Gradient steps on all rows at once find out, nearly, which shares are positive; an active-set method then ends each row exactly.
+    As a rule all shares are positive, or few. Exchanging many at a time, for all rows together, finds the few; a row that does not get
+    there is ended by an active-set method, which always does.
     """
     matrix, rows = q.double().cpu(), torch.atleast_2d(b.double().cpu())
     ridge = 1e-12 * (matrix.diagonal().mean().item() or 1.0)  # one solution, also where Q is singular
     matrix = matrix + ridge * torch.eye(len(matrix), dtype=matrix.dtype)
-    starts = _descended(matrix, rows)
-    shares = [_least(matrix, row, start) for row, start in zip(rows, starts, strict=True)]
-    return torch.stack(shares).to(b).view(b.shape)
+    shares = _unbounded(matrix, rows)
+    some = ~(shares > 0).all(1)
+    if some.any():
+        shares[some] = _descended(matrix, rows[some])
+    for i in (~_are_least(matrix, rows, shares)).nonzero()[:, 0].tolist():
+        shares[i] = _least(matrix, rows[i], shares[i])
+    return (shares / shares.sum(1, keepdim=True)).to(b).view(b.shape)
 
 
 def onto_simplex(rows: Tensor) -> Tensor:
@@ -27,20 +36,82 @@ def onto_simplex(rows: Tensor) -> Tensor:
     return (rows - levels.gather(1, last)).clamp(min=0)
 
 
-def _descended(q: Tensor, b: Tensor, steps: int = 60) -> Tensor:
-    """Projected gradient descent with Nesterov's momentum, from equal shares."""
-    rate = 1 / torch.linalg.eigvalsh(q)[-1]
-    a = ahead = torch.full_like(b, 1 / b.shape[1])
-    for k in range(steps):
-        before, a = a, onto_simplex(ahead - rate * (ahead @ q - b))
-        ahead = a + k / (k + 3) * (a - before)
+def _unbounded(q: Tensor, b: Tensor) -> Tensor:
+    """What is best for each row, were shares allowed to be negative: one system for all."""
+    ends = torch.cat([b.T, torch.ones_like(b[:1].T)], dim=1)
+    to_b, to_one = torch.linalg.solve_ex(q, ends).result.T.split([len(b), 1])
+    return to_b + (1 - to_b.sum(1, keepdim=True)) / to_one.sum() * to_one
+
+
+def _descended(q: Tensor, b: Tensor, steps: int = 100) -> Tensor:
+    """Shares after exchanging many at a time: the negative ones leave, those that lower the value most enter.
+
+    It need not end by itself, for a step may raise the value; a row that is still under way is left at the nearest shares.
+    """
+    slack = _slack(q, b)
+    inside = _lowest(q.diagonal() / 2 - b, torch.full((len(b),), FEW))
+    a = inside / inside.sum(1, keepdim=True, dtype=q.dtype)
+    under_way = torch.arange(len(b))
+    for _ in range(steps):
+        held, row = inside[under_way], b[under_way]
+        found, level = _solved(q, row, held)
+        solvable = found.isfinite().all(1, keepdim=True)
+        a[under_way] = now = torch.where(solvable, found, a[under_way])
+        slope = torch.where(held, 0.0, now @ q - row - level)
+        entering = _lowest(slope, (held.sum(1) // 4).clamp(min=FEW)) & (slope < -slack)
+        exchanged = (held & (now <= 0)) | entering
+        inside[under_way] = held ^ exchanged
+        under_way = under_way[exchanged.any(1)]
+        if not len(under_way):
+            break
+    a[under_way] = onto_simplex(a[under_way])
     return a
+
+
+def _lowest(values: Tensor, counts: Tensor) -> Tensor:
+    """A mask of so many entries of each row, the lowest."""
+    most = min(int(counts.max()), values.shape[1])
+    wanted = torch.arange(most) < counts.unsqueeze(1)
+    return torch.zeros_like(values, dtype=torch.bool).scatter(1, values.topk(most, largest=False).indices, wanted)
+
+
+def _solved(q: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+    """What is best for each row on the shares inside, were they allowed to be negative, and the slope that all of these then have."""
+    a, level = torch.zeros_like(b), b.new_zeros(len(b), 1)
+    nobody, padded = len(q), F.pad(q, (0, 1, 0, 1))
+    counts = inside.sum(1)
+    order = counts.argsort(descending=True)
+    while len(order):  # rows of like size together
+        size = int(counts[order[0]])
+        rows, order = order.tensor_split([max(1, BLOCK // size**2)])
+        row, share = inside[rows].nonzero(as_tuple=True)
+        slot = inside[rows].cumsum(1)[row, share] - 1
+        index = torch.full((len(rows), size), nobody).index_put_((row, slot), share)
+        systems = padded[index.unsqueeze(2), index.unsqueeze(1)]
+        systems.diagonal(dim1=1, dim2=2).add_(index == nobody)
+        ends = torch.zeros(len(rows), size, 2, dtype=q.dtype)
+        ends[row, slot] = torch.stack([b[rows[row], share], torch.ones_like(share, dtype=q.dtype)], dim=1)
+        to_b, to_one = torch.linalg.solve_ex(systems, ends).result.unbind(2)
+        level[rows] = (1 - to_b.sum(1, keepdim=True)) / to_one.sum(1, keepdim=True)
+        a[rows[row], share] = (to_b + level[rows] * to_one)[row, slot]
+    return a, level
+
+
+def _slack(q: Tensor, b: Tensor) -> Tensor:
+    """Slopes that differ by less are equal."""
+    return 1e-10 * (q.abs().max() + b.abs().max())
+
+
+def _are_least(q: Tensor, b: Tensor, a: Tensor) -> Tensor:
+    """Whether the shares of each row are the best: slopes are equal where a share is positive, and nowhere lower."""
+    slope = a @ q - b
+    return slope.masked_fill(a == 0, -torch.inf).amax(1) <= slope.amin(1) + _slack(q, b)
 
 
 def _least(q: Tensor, b: Tensor, a: Tensor) -> Tensor:
     """The best shares for one row: let in one that lowers the value, until there is none."""
     a, inside = _settled(q, b, a, a.nonzero().squeeze(1))
-    slack = 1e-10 * (q.abs().max() + b.abs().max())
+    slack = _slack(q, b)
     for _ in range(10 * len(b)):  # each pass lowers the value, so it ends by itself; the bound is for rounding
         slope = q @ a - b
         level = slope[inside].mean()  # all equal where a is best on the shares inside
@@ -49,7 +120,7 @@ def _least(q: Tensor, b: Tensor, a: Tensor) -> Tensor:
         if lowest >= level - slack:
             break
         a, inside = _settled(q, b, a, torch.cat([inside, entering.view(1)]))
-    return a / a.sum()
+    return a
 
 
 def _settled(q: Tensor, b: Tensor, a: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:

@@ -93,7 +93,7 @@ def head_weights(h: Tensor, variance: Tensor) -> Tensor:
     h = h.flatten(1).double()
     h = h - h.mean(0)  # only differences count; small numbers lose fewer digits
     gram = h @ h.T
-    quadratic = gram + variance.double().diag()
+    quadratic = gram + variance.double().clamp(min=0).diag()  # of one sample it is zero, or rounded below
     if not torch.isfinite(quadratic).all():
         return torch.eye(len(h), dtype=h.dtype)
     weights = least_on_simplex(quadratic, gram)
