@@ -4,7 +4,9 @@ import math
 
 import torch
 
+from fedtailor.learning import mixing, similarity
 from fedtailor.learning.similarity import label_similarity, squared_distances
+from fedtailor.methods.fedamp import FedAMP
 
 
 def test_label_similarity_is_the_cosine_whether_of_counts_or_shares():
@@ -30,3 +32,25 @@ def test_small_distances_survive_a_large_common_part():
     exact = squared_distances(w.double())
     torch.testing.assert_close(squared_distances(w).double(), exact, rtol=1e-3, atol=0)
     assert torch.equal(squared_distances(w).diagonal(), torch.zeros(4))
+
+
+def test_blocks_of_rows_and_columns_leave_nothing_out(monkeypatch):
+    w = torch.randn(11, 37, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole = squared_distances(w)
+    monkeypatch.setattr(similarity, "ROWS", 4)
+    monkeypatch.setattr(mixing, "BLOCK", 10)
+    torch.testing.assert_close(squared_distances(w), whole, rtol=0, atol=1e-12)
+    assert torch.equal(squared_distances(w), squared_distances(w).T)
+
+
+def test_models_that_differ_by_a_ten_thousandth_weigh_as_by_the_direct_formula():
+    rng = torch.Generator().manual_seed(0)
+    common, step = torch.randn(30_000, generator=rng), torch.randn(40, 30_000, generator=rng)
+    step *= torch.linspace(0.5, 2, 40).unsqueeze(1)  # some nearer than others
+    w = common * (1 + 1e-4 * step)
+    direct = torch.stack([(w.double() - row.double()).square().sum(1) for row in w])
+    found = squared_distances(w).double()
+    off = ~torch.eye(40, dtype=torch.bool)
+    assert (found / direct - 1)[off].abs().max() < 1e-5
+    ours, theirs = (FedAMP().attention(distances) for distances in (found, direct))
+    assert (ours / theirs - 1)[off].abs().max() < 1e-5

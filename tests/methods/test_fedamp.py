@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from fedtailor import Federation, Simulation
+from fedtailor.learning import mixing
 from fedtailor.methods.fedamp import FedAMP
 from fedtailor.methods.local import Local
 from fedtailor.nets.mlp import MLP
@@ -134,6 +135,14 @@ def test_who_was_never_met_has_no_cloud_and_counts_in_none(federation):
     unmet = next(i for i in range(4) if i not in (a, b))
     assert torch.equal(simulation.state(unmet)["model"], initial)
     assert simulation.method.welcome(simulation.server, {}) == {}
+
+
+def test_clouds_of_many_columns_are_mixed_block_by_block(federation, monkeypatch):
+    whole = Simulation(federation, FedAMP(), NET, rounds=3, join=0.75, **FULL).run()
+    monkeypatch.setattr(mixing, "BLOCK", 7)
+    blocks = Simulation(federation, FedAMP(), NET, rounds=3, join=0.75, **FULL).run()
+    assert blocks.server.state["clouds"].shape[1] % 7
+    torch.testing.assert_close(blocks.server.state["clouds"], whole.server.state["clouds"], rtol=0, atol=1e-12)
 
 
 def test_what_travels(federation):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fedtailor import Federation, Simulation
 from fedtailor.errors import FedTailorError
-from fedtailor.learning import Protocol, Reply, Server
+from fedtailor.learning import Protocol, Reply, Server, mixing
 from fedtailor.methods import Method
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.methods.fedrep import FedRep
@@ -113,6 +113,16 @@ def test_the_server_update_of_many_clients_against_a_double_loop(sim):
     torch.testing.assert_close(server.state["models"], expected, rtol=0, atol=1e-12)
     assert all(torch.equal(server.state["models"][j], uploads[j]) for j in here)
     assert server.logged["beta"] == (4 / 9) ** 2
+
+
+def test_models_of_many_columns_are_mixed_block_by_block(federation, monkeypatch):
+    whole = Simulation(federation, FedSimSup(), NET, rounds=4, join=0.5, **FULL).run()
+    monkeypatch.setattr(mixing, "BLOCK", 7)
+    blocks = Simulation(federation, FedSimSup(), NET, rounds=4, join=0.5, **FULL).run()
+    assert blocks.server.state["models"].shape[1] % 7
+    torch.testing.assert_close(blocks.server.state["models"], whole.server.state["models"], rtol=0, atol=1e-12)
+    assert [r["alpha"] for r in blocks.metrics] == [r["alpha"] for r in whole.metrics]
+    assert whole.metrics[0]["alpha"] > 0
 
 
 def test_who_shares_no_label_with_a_participant_stays_as_it_is():

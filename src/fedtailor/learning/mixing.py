@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,8 @@ from torch import Tensor
 
 Payload = dict[str, Tensor]
 State = dict[str, Tensor]
+
+BLOCK = 4096  # columns: of a thousand models of floats, 16 MB
 
 
 @dataclass(frozen=True)
@@ -37,3 +39,8 @@ def weighted_mean(replies: Sequence[Reply], name: str, weights: Sequence[float] 
 def mixed(own: Tensor, other: Tensor, share: float | Tensor) -> Tensor:
     """share·own + (1−share)·other, with one share or one for each entry."""
     return torch.lerp(other, own, share)
+
+
+def column_blocks(width: int) -> Iterator[slice]:
+    """Stretches of so many columns, to work on the models of all clients without another copy of them."""
+    return (slice(start, min(start + BLOCK, width)) for start in range(0, width, BLOCK))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from fedtailor.learning.mixing import column_blocks
+
+ROWS = 250
 
 
 def label_similarity(labels: Tensor, others: Tensor | None = None) -> Tensor:
@@ -14,11 +19,17 @@ def label_similarity(labels: Tensor, others: Tensor | None = None) -> Tensor:
 
 
 def squared_distances(vectors: Tensor) -> Tensor:
-    """‖w_i − w_j‖² of all rows (n × n, zero on the diagonal) from one matrix product.
+    """‖w_i − w_j‖² of all rows (n × n, zero on the diagonal) from matrix products of blocks of columns, added up in float64.
 
     The mean is taken off first: what models share would otherwise drown their differences in rounding.
     """
-    centred = vectors - vectors.mean(0)
-    products = centred @ centred.T
+    n = len(vectors)
+    products = torch.zeros(n, n, dtype=torch.float64, device=vectors.device)
+    for columns in column_blocks(vectors.shape[1]):
+        centred = vectors[:, columns] - vectors[:, columns].mean(0)
+        for start in range(0, n, ROWS):  # on and above the diagonal, for below it all is the same
+            some = slice(start, start + ROWS)
+            products[some, start:] += centred[some] @ centred[start:].T
+    products = products.triu() + products.triu(1).T
     norms = products.diagonal()
-    return (norms[:, None] + norms - 2 * products).clamp_(min=0).fill_diagonal_(0)
+    return (norms[:, None] + norms - 2 * products).clamp_(min=0).fill_diagonal_(0).to(vectors)

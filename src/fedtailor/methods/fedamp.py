@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.learning import Client, Payload, Reply, Server, State
+from fedtailor.learning.mixing import column_blocks
 from fedtailor.learning.similarity import squared_distances
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.split import Net
@@ -56,12 +57,13 @@ class FedAMP(Method):
 
     def gather(self, server: Server, replies: Sequence[Reply]) -> None:
         models, met = server.state["models"], server.state["met"]
-        here = torch.tensor([r.client for r in replies])
-        models[here] = torch.stack([r["model"] for r in replies])
-        met[here] = True
-        known = models[met]
+        for r in replies:
+            models[r.client], met[r.client] = r["model"], True
+        known = models if met.all() else models[met]
         attention = self.attention(squared_distances(known).double())
-        server.state["clouds"][met] = attention.to(known) @ known  # u_i = Σ_j ξ_ij w_j
+        weights = attention.to(known)
+        for columns in column_blocks(known.shape[1]):
+            server.state["clouds"][met, columns] = weights @ known[:, columns]  # u_i = Σ_j ξ_ij w_j
         server.log(attention=float(1 - attention.diagonal().mean()))
 
     def attention(self, distances: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.learning import Client, Loss, Payload, Reply, Server, State, weighted_mean
+from fedtailor.learning.mixing import column_blocks
 from fedtailor.learning.similarity import label_similarity
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.fitting import kind
@@ -113,15 +114,17 @@ class FedSimSup(Method):
             return
         here = torch.tensor([r.client for r in replies], device=models.device)
         samples = torch.tensor(server.sizes, dtype=torch.float64, device=models.device)
-        shares = self._shares(server.state["labels"], samples, here)
-        lam = samples[here].mean() / (samples[here].mean() + samples)  # (9)
+        absent = torch.ones_like(samples, dtype=torch.bool).index_fill(0, here, False)
+        shares = self._shares(server.state["labels"], samples, here)[absent]
+        lam = samples[here].mean() / (samples[here].mean() + samples[absent])  # (9)
         beta = self.beta(server.round, server.protocol.rounds)
         alpha = lam * beta * (shares.sum(1) > 0)  # (8); zero where no participant has a label in common
-        uploads = torch.stack([r["model"] for r in replies])
-        models.mul_((1 - alpha).to(models)[:, None]).addmm_((alpha[:, None] * shares).to(models), uploads)  # (7)
-        models[here] = uploads  # (6)
-        alpha[here] = 0
-        server.log(beta=beta, alpha=float(alpha.sum() / max(1, len(alpha) - len(here))))
+        kept, taken = (1 - alpha[:, None]).to(models), (alpha[:, None] * shares).to(models)
+        for columns in column_blocks(models.shape[1]):
+            uploads = torch.stack([r["model"][columns] for r in replies])
+            models[here, columns] = uploads  # (6)
+            models[absent, columns] = torch.addmm(kept * models[absent, columns], taken, uploads)  # (7)
+        server.log(beta=beta, alpha=float(alpha.sum() / max(1, len(alpha))))
 
     def welcome(self, server: Server, hello: Payload) -> Payload:
         models = server.state["models"]
