@@ -1,0 +1,103 @@
+"""Seconds the server spends on one round of each method: on what it sends to every participant, and on what it makes of their replies.
+
+    python -m bench.server --clients 1000 --json server.json
+    python -m bench.server --methods fedamp,fedsimsup --threads 2 join=0.5
+
+No training is timed. A few clients train on noise, and what they send, slightly shaken, stands for the replies of all; the net is a LeNet
+with 62,000 weights, 120 features and 10 classes. PerAda and HEART-PFL are timed only if named, such as perada:akt_steps=5: their servers
+ask every participant's net about proxy samples, which takes minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+import numpy as np
+import torch
+
+from bench.rounds import seconds
+from fedtailor import Config, Federation, Simulation
+from fedtailor.data.federation import Split
+from fedtailor.experiment.config import method_words
+from fedtailor.experiment.sampling import select
+from fedtailor.learning import Payload, Reply
+from fedtailor.methods import methods
+from fedtailor.nets.lenet import LeNet
+
+SAMPLES, TRAINED, PROXY = 20, 25, 64
+LONG = {"perada", "heart"}
+
+
+def noise(clients: int) -> Federation:
+    """Clients with images of noise in about three classes each, and a server with a few proxy samples."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (clients, SAMPLES, 3, 32, 32), dtype=np.uint8)
+    y = np.take_along_axis(rng.integers(0, 10, (clients, 3)), rng.integers(0, 3, (clients, SAMPLES)), axis=1)
+    federation = Federation.from_clients([(a, b, a[:0], b[:0]) for a, b in zip(x, y, strict=True)])
+    proxy = Split(torch.from_numpy(x.reshape(-1, 3, 32, 32)[:PROXY]), torch.from_numpy(y.reshape(-1)[:PROXY]))
+    return dataclasses.replace(federation, classes=10, server=proxy)
+
+
+def shaken(payload: Payload, rng: torch.Generator) -> Payload:
+    """Each number one per cent off, more or less; whole numbers and masks as they are."""
+    return {
+        name: t * (1 + 0.01 * torch.randn(t.shape, generator=rng, dtype=t.dtype)) if t.is_floating_point() else t
+        for name, t in payload.items()
+    }
+
+
+def round_of(simulation: Simulation, number: int) -> dict[str, float]:
+    """Seconds of all sends and of the gathering of one round."""
+    method, server = simulation.method, simulation.server
+    server.begin(number)
+    here = select(simulation.protocol, simulation.candidates, number).replying
+    down: dict[int, Payload] = {}
+
+    def send_all() -> None:
+        for i in here:
+            payload = method.send(server, i)
+            if len(down) < TRAINED:
+                down[i] = payload
+
+    sending = seconds(send_all)
+    outcomes = [simulation.worker.fit(i, number, payload, evaluate=False) for i, payload in down.items()]
+    rng = torch.Generator().manual_seed(number)
+    ups = [outcomes[k % len(outcomes)].up for k in range(len(here))]
+    replies = [Reply(i, SAMPLES, shaken(up, rng)) for i, up in zip(here, ups, strict=True)]
+    return {"send": sending, "gather": seconds(lambda: method.gather(server, replies))}
+
+
+def measured(name: str, federation: Federation, repeats: int, threads: int, words: list[str]) -> dict[str, float]:
+    """The shortest round after the first, in which some methods have nothing to send yet."""
+    config = Config.load(words=[*words, *method_words(name), f"rounds={repeats + 1}", "lr=0.01"])
+    torch.set_num_threads(threads)
+    simulation = Simulation(federation, config.method, LeNet(conv2=19), protocol=config.settings)
+    rounds = [round_of(simulation, number) for number in range(1, repeats + 2)][1:]
+    best = min(rounds, key=lambda r: sum(r.values()))
+    return {**best, "seconds": sum(best.values())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", default=",".join(sorted(set(methods.classes) - LONG)))
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--json", help="write the numbers to this file")
+    parser.add_argument("words", nargs="*", help="key=value words of the protocol, as for `fedtailor run`")
+    args = parser.parse_args()
+    federation = noise(args.clients)
+    table = {}
+    print(f"{'method':<16}{'send':>10}{'gather':>10}{'together':>10}   (seconds, {args.clients} clients)")
+    for name in args.methods.split(","):
+        row = table[name] = measured(name, federation, args.repeats, args.threads, args.words)
+        print(f"{name:<16}{row['send']:>10.3f}{row['gather']:>10.3f}{row['seconds']:>10.3f}", flush=True)
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(table, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
