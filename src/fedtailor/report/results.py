@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,8 @@ from fedtailor.experiment.folder import RunFolder, read_lines
 
 OF_A_CONFIG = {"method", "data", "partition", "net", "clients", "seed", "rounds"}
 OF_A_RECORD = {"round", "phase", "accuracy", "accuracy_mean", "best_accuracy", "spread", "worst_decile", "bytes_up"}
+
+BLOCK = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -64,14 +67,15 @@ class Result:
     def evaluated(self) -> list[dict[str, Any]]:
         return [r for r in self.records if r["accuracy"] is not None]
 
-    @property
+    @cached_property
     def bytes_per_round(self) -> float:
         rounds = [r for r in self.records if r["phase"] == "round"]
         return sum(r["bytes_up"] + r["bytes_down"] for r in rounds) / len(rounds)
 
-    @property
+    @cached_property
     def seconds(self) -> float:
-        return sum(v for r in self.records for k, v in r.items() if k.startswith("seconds_"))
+        activities = [key for key in self.records[0] if key.startswith("seconds_")]
+        return sum(record[activity] for record in self.records for activity in activities)
 
     @property
     def seconds_per_round(self) -> float:
@@ -144,8 +148,8 @@ def read_results(path: Path) -> list[Result]:
 
 
 def _last_accuracies(path: Path) -> np.ndarray:
-    """Of the last evaluation. The file is searched from its end: thousands of rounds need not be parsed for one."""
-    for line in reversed(path.read_text().splitlines() if path.exists() else []):
+    """Of the last evaluation. The file is read from its end: thousands of rounds need not be parsed for one."""
+    for line in _backwards(path) if path.exists() else ():
         try:
             accuracies = json.loads(line).get("accuracy")
         except ValueError:
@@ -153,3 +157,16 @@ def _last_accuracies(path: Path) -> np.ndarray:
         if accuracies is not None:
             return np.array([np.nan if a is None else a for a in accuracies], dtype=float)
     return np.array([])
+
+
+def _backwards(path: Path) -> Iterator[bytes]:
+    """The lines of a file, last first."""
+    with path.open("rb") as file:
+        end, rest = file.seek(0, os.SEEK_END), b""
+        while end > 0:
+            start = max(0, end - BLOCK)
+            file.seek(start)
+            first, *lines = (file.read(end - start) + rest).split(b"\n")
+            yield from reversed(lines)
+            end, rest = start, first
+        yield rest

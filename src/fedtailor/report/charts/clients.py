@@ -18,6 +18,7 @@ from fedtailor.report.charts.style import (
     names_axis,
     numbers,
     some_of,
+    tall,
     text,
 )
 from fedtailor.report.results import Labels, Result
@@ -32,7 +33,7 @@ def client_boxes(groups: Groups) -> Chart:
     looking = zip(groups.items(), looks(), strict=False)
     traces = [_box(place, name, runs, colour, few) for place, ((name, runs), (colour, _)) in enumerate(looking)]
     axes = {"xaxis": axis("accuracy of each client (%)"), "yaxis": names_axis(list(groups))}
-    return {"data": traces, "layout": axes | {"height": 110 + 34 * len(groups), "boxmode": "overlay"}}
+    return {"data": traces, "layout": axes | {"height": tall(len(groups), 34), "boxmode": "overlay"}}
 
 
 def client_heat(runs: Mapping[str, Result]) -> Chart:
@@ -47,7 +48,7 @@ def client_heat(runs: Mapping[str, Result]) -> Chart:
     texts = [[f"{text(name)}<br>{clients[i]}" for i in shown] for name in runs] if few else []
     trace = heat([numbers(row[shown]) for row in grid], shown, texts, "%", power=1)
     axes = {"xaxis": _clients_axis(len(largest.clients)), "yaxis": names_axis(list(runs))}
-    return {"data": [trace], "layout": axes | {"height": 130 + 24 * len(runs)}}
+    return {"data": [trace], "layout": axes | {"height": tall(len(runs), 24)}}
 
 
 def label_heat(labels: Labels) -> Chart:

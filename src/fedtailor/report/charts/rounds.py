@@ -40,13 +40,12 @@ def curves(groups: Groups) -> Chart:
 
 def over_runs(runs: Sequence[Result]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Steps, and mean and standard deviation in percent over the runs that came so far."""
-    at: dict[int, list[float]] = {}
-    for run in runs:
-        for step, value in zip(*run.curve, strict=True):
-            at.setdefault(step, []).append(100 * value)
-    steps = sorted(at)
-    mean, std = (np.array([of(at[t]) for t in steps], dtype=float) for of in (np.mean, np.std))
-    return np.array(steps), mean, std
+    steps = np.unique(np.concatenate([run.curve[0] for run in runs]))
+    values = np.full((len(runs), len(steps)), np.nan)
+    for row, run in zip(values, runs, strict=True):
+        own, accuracy = run.curve
+        row[np.searchsorted(steps, own)] = 100 * np.array(accuracy, dtype=float)
+    return steps, np.nanmean(values, axis=0), np.nanstd(values, axis=0)
 
 
 def _band(name: str, colour: str, steps: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, Any]:

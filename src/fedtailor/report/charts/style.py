@@ -57,6 +57,11 @@ def names_axis(names: Sequence[str]) -> dict[str, Any]:
     return ticks | {"range": [len(names) - 0.5, -0.5], "showgrid": False, "zeroline": False, "automargin": True}
 
 
+def tall(rows: int, row: int) -> int:
+    """The height of a chart with a row for each name: of many, each gets just enough for its letters."""
+    return 120 + rows * (row if rows <= 40 else 16)
+
+
 def heat(
     rows: Sequence[Sequence[float | None]],
     columns: np.ndarray,

@@ -6,7 +6,18 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedtailor.report.charts.style import WIDEST_NAME, Chart, Groups, axis, looks, names_axis, numbers, short, text
+from fedtailor.report.charts.style import (
+    WIDEST_NAME,
+    Chart,
+    Groups,
+    axis,
+    looks,
+    names_axis,
+    numbers,
+    short,
+    tall,
+    text,
+)
 from fedtailor.report.tables import BYTES, MEAN, PACE, SPREAD, WORST, Measure, readable_bytes
 
 LETTER, LINE = 0.018, 0.035  # how wide a letter is and how far from its point a name stands
@@ -54,7 +65,7 @@ def _dots(groups: Groups, measure: Measure, title: str) -> Chart:
         "hovertemplate": "%{text}: %{x:.2f}<extra></extra>",
     }
     axes = {"xaxis": axis(title), "yaxis": names_axis(list(groups))}
-    return {"data": [trace], "layout": axes | {"height": 110 + 24 * len(groups), "showlegend": False}}
+    return {"data": [trace], "layout": axes | {"height": tall(len(groups), 24), "showlegend": False}}
 
 
 def _pareto(groups: Groups, cost: Measure, ticks: dict[str, str], readable: Callable[[float], str]) -> Chart:
