@@ -60,7 +60,7 @@ class BareLoop:
                 return
             pipe.send(self._train(number, clients) if work == "train" else self._test(clients))
 
-    def _train(self, number: int, clients: list[Client]) -> None:
+    def _train(self, number: int, clients: list[Client]) -> tuple[int, int]:
         self.sums[number] = 0
         optimizer = torch.optim.SGD(self.net.parameters(), lr=self.lr)
         for x, y, _, _ in clients:
@@ -74,6 +74,7 @@ class BareLoop:
                         optimizer.step()
             trained = torch.cat([p.detach().reshape(-1) for p in self.net.parameters()])
             self.sums[number] += trained * (len(y) / self.samples)
+        return 0, 0
 
     @torch.no_grad()
     def _test(self, clients: list[Client]) -> tuple[int, int]:

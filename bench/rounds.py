@@ -93,11 +93,16 @@ def in_turns(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, 
     times: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(repeats + 1):
         for name in list(works)[:: 1 if turn % 2 else -1]:
-            begin = time.perf_counter()
-            works[name]()
+            took = seconds(works[name])
             if turn:
-                times[name].append(time.perf_counter() - begin)
+                times[name].append(took)
     return {name: min(found) for name, found in times.items()}
+
+
+def seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
 
 
 if __name__ == "__main__":

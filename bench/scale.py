@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from bench.rounds import seconds
 from fedtailor import Federation, Simulation
 from fedtailor.engines import Processes
 from fedtailor.nets.mlp import MLP
@@ -65,7 +65,7 @@ def participation(name: str, few: Federation, many: Federation, rounds: int) -> 
     times: list[list[float]] = [[], []]
     for _ in range(rounds):
         for run, found in zip(runs, times, strict=True):
-            found.append(timed(run))
+            found.append(seconds(run.step))
     runs[0].close()
     small, large = (statistics.median(found[1:]) for found in times)
     return {
@@ -84,8 +84,8 @@ def overhead(name: str, rounds: int, clients: int = 1000) -> dict[str, float]:
     tensors = [tuple(map(torch.from_numpy, row)) for row in rows]
     ours, bare = [], []
     for _ in range(rounds):
-        ours.append(timed(run))
-        bare.append(bare_steps(net, tensors))
+        ours.append(seconds(run.step))
+        bare.append(seconds(lambda: bare_steps(net, tensors)))
     return {
         "clients": clients,
         "milliseconds_a_client": round((min(ours) - min(bare)) / clients * 1000, 3),
@@ -97,7 +97,7 @@ def long_run(name: str, rounds: int) -> dict[str, float]:
     run = Simulation(images(100), name, "lenet", rounds=rounds, engine="processes")
     times, sizes = [], []
     for _ in range(rounds):
-        times.append(timed(run))
+        times.append(seconds(run.step))
         sizes.append(memory(run))
     quarter = rounds // 4
     return {
@@ -109,16 +109,14 @@ def long_run(name: str, rounds: int) -> dict[str, float]:
     }
 
 
-def bare_steps(net: nn.Module, clients: list[tuple[torch.Tensor, ...]]) -> float:
+def bare_steps(net: nn.Module, clients: list[tuple[torch.Tensor, ...]]) -> None:
     """One step and one forward pass a client, and nothing else."""
-    parameters = list(net.parameters())
-    begin = time.perf_counter()
+    parameters: list[torch.Tensor] = list(net.parameters())
     for x, y, test_x, _ in clients:
         gradients = torch.autograd.grad(F.cross_entropy(net(x), y), parameters)
         with torch.no_grad():
             torch._foreach_add_(parameters, gradients, alpha=-0.005)
             net(test_x)
-    return time.perf_counter() - begin
 
 
 def images(clients: int) -> Federation:
@@ -132,12 +130,6 @@ def images(clients: int) -> Federation:
 
 def vectors(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(n, 8)).astype(np.float32), rng.integers(0, 3, n)
-
-
-def timed(run: Simulation) -> float:
-    begin = time.perf_counter()
-    run.step()
-    return time.perf_counter() - begin
 
 
 def memory(run: Simulation) -> float:
