@@ -18,7 +18,7 @@ from fedtailor.nets import nets
 from fedtailor.registry import options
 
 QUICK = ["rounds=2", "clients=4", "partition=iid", "net=mlp", "net.hidden=[8]", "save_models=false"]
-COMMANDS = ("run", "compare", "pretrain", "show", "methods", "datasets", "nets", "partitions", "data get")
+COMMANDS = ("run", "compare", "reproduce", "pretrain", "show", "methods", "datasets", "nets", "partitions", "data get")
 
 
 def fedtailor(*words: str | Path, code: int = 0, cwd: Path | None = None) -> str:
@@ -117,3 +117,14 @@ def test_a_comparison_killed_before_its_first_round_goes_on(tmp_path):
     shutil.rmtree(cell / "checkpoints")
     assert "local" in invoke(*words)
     assert len((cell / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_reproduce_lists_plans_and_answers_a_typo(tmp_path):
+    listing = invoke("reproduce", "--list")
+    assert "pgfedsplit/table2" in listing
+    assert "heart/fig6" in listing
+    plan = invoke("reproduce", "fedafk/table5", "--scale", "rounds=3,columns=1", "device=cpu", "--dry-run")
+    assert plan.count("rounds=3") == 4
+    assert "4 cells from 4 runs. Scale: device=cpu; 3 rounds instead of 1000; 1 of 3 columns." in " ".join(plan.split())
+    assert "Did you mean 'heart/fig6'?" in fedtailor("reproduce", "hart/fig6", code=2, cwd=tmp_path)
+    assert "--scale seeds=2" in fedtailor("reproduce", "heart/fig6", "seed=3", code=2, cwd=tmp_path)

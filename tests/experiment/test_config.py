@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from fedtailor import Config, FedTailorError
@@ -128,3 +129,11 @@ def test_a_written_config_names_its_files_in_full(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert len(Config.load(tmp_path / "config.toml").federation().clients) == 2
+
+
+def test_a_partition_seed_keeps_the_partition_while_seeds_change():
+    words = ["data=digits", "partition_seed=3", "clients=5", "data.fraction=0.5"]
+    first, second = (Config.load(words=[*words, f"seed={s}"]).federation() for s in (0, 1))
+    other = Config.load(words=["data=digits", "clients=5", "data.fraction=0.5", "seed=3"]).federation()
+    assert np.array_equal(first.label_counts, second.label_counts)
+    assert np.array_equal(first.label_counts, other.label_counts)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedtailor.data.pool import data_root
 from fedtailor.experiment.config import Config
@@ -17,7 +18,6 @@ from fedtailor.experiment.onboarding import finished_simulation
 from fedtailor.learning.scoring import score
 from fedtailor.methods.fedsimsup import FedSimSup
 from fedtailor.nets.architecture import Task
-from fedtailor.nets.build import build_net
 
 PATIENCE = 100  # evaluations without a better one, after which a run counts as converged
 TWO_MODELS = {"ditto", "perada", "heart"}  # methods whose clients train a personal model beside the common one
@@ -122,10 +122,10 @@ def trained(run: Run) -> float:
 
 
 def _parameters(config: Config, task: Task) -> int:
-    # drawn afresh: their number does not depend on a file of weights
     net: Any = config.net
     net = replace(net, weights="") if hasattr(net, "weights") else net
-    return len(build_net(net, task).all.weights)
+    with torch.device("meta"):  # shapes alone: no numbers are drawn, no weights read
+        return sum(p.numel() for p in net.build(task).parameters() if p.requires_grad)
 
 
 POOLED = "every test sample counting alike, %"

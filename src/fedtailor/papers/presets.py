@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from fedtailor.methods import methods
 from fedtailor.papers.measures import MEASURES
 from fedtailor.papers.published import Row as Number
 from fedtailor.papers.published import published, words_of
-from fedtailor.registry import options
 
 PAPERS = ("pgfedsplit", "heart", "fedsimsup", "fedafk", "fedah")
 # The partition stays as it is while seeds change; runs are processes of their own, which need no more.
@@ -237,9 +236,12 @@ class Paper:
         return str(self.facts["metrics"][metric])
 
     def number(self, column: Column, row: Row) -> Number | None:
-        key = (column.table, column.dataset, {*column.tokens, *row.tokens}, row.method, column.metric)
-        found = (n for n in self.numbers if (n.table, n.dataset, {*n.setting.split(";")}, n.method, n.metric) == key)
-        return next(found, None)
+        key = (column.table, column.dataset, frozenset((*column.tokens, *row.tokens)), row.method, column.metric)
+        return self.by_place.get(key)
+
+    @cached_property
+    def by_place(self) -> dict[tuple[object, ...], Number]:
+        return {(n.table, n.dataset, frozenset(n.setting.split(";")), n.method, n.metric): n for n in self.numbers}
 
     @cached_property
     def numbers(self) -> list[Number]:
@@ -249,7 +251,7 @@ class Paper:
 def where_known(words: Iterable[str], run: Iterable[str]) -> list[str]:
     """The words without options that the run's method does not have: a protocol is shared by all methods."""
     name = next(w for w in reversed(list(run)) if w.startswith("method=")).removeprefix("method=")
-    known = {option.name for option in options(methods.find(name))}
+    known = {known.name for known in fields(methods.find(name))}
     return [w for w in words if not w.startswith("method.") or w.partition("=")[0].removeprefix("method.") in known]
 
 

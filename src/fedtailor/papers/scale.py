@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedtailor.errors import FedTailorError, nearest
-from fedtailor.experiment.config import Config
 from fedtailor.papers.measures import MEASURES
 from fedtailor.papers.presets import Cell, Preset, Words, settled, where_known
 
@@ -68,8 +67,7 @@ class Scale:
         return replace(cell, column=f"{other[-1]} for {cell.column}", number=None) if other else cell
 
     def laid_over(self, words: Words) -> Words:
-        own = Config.load(words=words).settings if any(_key(w) in SMALLER for w in self.words) else None
-        kept = [w for w in self.words if _key(w) not in SMALLER or _count(w, _value(w)) < getattr(own, _key(w))]
+        kept = [w for w in self.words if _key(w) not in SMALLER or _count(w, _value(w)) < _own(words, _key(w))]
         return settled([*words, *where_known(kept, words)])
 
     def told(self, preset: Preset) -> str:
@@ -82,7 +80,7 @@ class Scale:
         said = [_in_words(word) for word in changed if _key(word) not in SMALLER]
         for key in SMALLER:
             for number in dict.fromkeys(_value(w) for w in changed if _key(w) == key):
-                full = {self._number(own, key) for own, new in after.items() if f"{key}={number}" in new}
+                full = {_own(own, key) for own, new in after.items() if f"{key}={number}" in new}
                 said.append(f"{_counted(number, key)} instead of {' or '.join(map(str, sorted(full)))}")
         if small.seeds < preset.seeds and before:
             said.append(f"{_counted(str(small.seeds), 'seeds')} instead of {preset.seeds}")
@@ -90,10 +88,6 @@ class Scale:
             if len(some) < len(all_):
                 said.append(f"{len(some)} of {len(all_)} {what}")
         return "; ".join(said)
-
-    @staticmethod
-    def _number(words: Words, key: str) -> int:
-        return int(getattr(Config.load(words=words).settings, key))
 
 
 def _items(text: str, preset: Preset) -> list[str]:
@@ -136,6 +130,11 @@ def _counted(number: str, things: str) -> str:
     return f"{number} {things.removesuffix('s') if number == '1' else things}"
 
 
+def _own(words: Words, key: str) -> int:
+    """A number that every protocol gives."""
+    return next(int(_value(word)) for word in reversed(words) if _key(word) == key)
+
+
 def _key(word: str) -> str:
     return word.partition("=")[0]
 
@@ -145,4 +144,5 @@ def _value(word: str) -> str:
 
 
 def _plain(name: str) -> str:
-    return name.lower().replace(" ", "").replace("-", "").replace("_", "").replace("+", "")
+    """Letters, digits and dots, so that fedavg-ft means FedAvg+FT and clean-one-way 'clean, one way'."""
+    return "".join(c for c in name.lower() if c.isalnum() or c == ".")

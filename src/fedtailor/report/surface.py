@@ -24,6 +24,8 @@ def surface_figure(comparison: Comparison) -> Figure | None:
         axes.plot_surface(a, b, losses, cmap="cividis", vmin=low, vmax=high, lw=0.2, edgecolor="#444444")
         rise = losses.mean() - losses[len(losses) // 2, len(losses) // 2]
         axes.set_title(f"{row}\nmean rise {rise:.2f}", fontsize=9)
-        axes.set(zlim=(low, high), xlabel="direction 1", ylabel="direction 2", zlabel="loss")
-        axes.tick_params(labelsize=7)
+        axes.set_zlim(low, high)
+        for name, label in (("x", "direction 1"), ("y", "direction 2"), ("z", "loss")):
+            getattr(axes, f"set_{name}label")(label, fontsize=8, labelpad=-2)
+        axes.tick_params(labelsize=7, pad=0)
     return figure

@@ -1,0 +1,116 @@
+"""A grid does each run once, goes on after a kill, and survives a run that cannot be done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedtailor import FedTailorError
+from fedtailor.experiment.run import Stop
+from fedtailor.papers.estimate import estimate
+from fedtailor.papers.grid import Grid, Job, carry_on, carry_out
+
+
+def numbers(job: Job) -> list[str]:
+    """The metrics of a run without its times."""
+    lines = (job.folder / "metrics.jsonl").read_text().splitlines()
+    return [line.partition('"seconds_training"')[0] for line in lines]
+
+
+@pytest.fixture
+def jobs(ablation, tmp_path) -> list[Job]:
+    return Grid(ablation, tmp_path).jobs
+
+
+def test_each_run_is_an_ordinary_folder_and_is_done_once(jobs):
+    first = jobs[0]
+    carry_on(first)
+    assert first.finished
+    assert not (first.folder / "checkpoints").exists()
+    written = (first.folder / "metrics.jsonl").stat().st_mtime_ns
+    done = carry_out(jobs[:1], 1, lambda progress: None, Stop(), {})
+    assert not done.gaps
+    assert (first.folder / "metrics.jsonl").stat().st_mtime_ns == written
+
+
+def test_an_interrupted_run_goes_on_to_the_same_numbers(jobs, tmp_path):
+    whole, broken = jobs[0], replace(jobs[0], folder=tmp_path / "cells" / "broken")
+    carry_on(whole)
+    carry_on(broken, Stop(asked=True))
+    assert (broken.begun, broken.finished, broken.done) == (True, False, 1)
+    carry_on(broken)
+    assert numbers(broken) == numbers(whole)
+
+
+def test_what_was_left_before_the_config_was_written_is_no_obstacle(jobs):
+    jobs[0].folder.mkdir(parents=True)
+    (jobs[0].folder / "config.toml.draft").touch()
+    carry_on(jobs[0])
+    assert jobs[0].finished
+
+
+def test_a_run_that_cannot_be_done_leaves_a_gap_and_the_others_go_on(jobs, tmp_path):
+    impossible = replace(jobs[1], words=(*jobs[1].words, "data=cifar10", f"data.root={tmp_path}"))
+    done = carry_out([impossible, jobs[0]], 2, lambda progress: None, Stop(), {})
+    assert jobs[0].finished
+    assert "fedtailor data get cifar10" in done.gaps[impossible.name]
+
+
+def test_the_estimate_finds_missing_data_before_anything_runs(jobs, tmp_path):
+    impossible = replace(jobs[1], words=(*jobs[1].words, "data=cifar10", f"data.root={tmp_path}"))
+    found = estimate([impossible, *jobs[2:]])
+    assert "fedtailor data get cifar10" in found.gaps[impossible.name]
+    assert set(found.seconds) == {job.name for job in jobs[2:]}
+    assert found.probes == 1  # both are of one family
+    assert 0 < found.total(2) <= found.total(1) < 60
+
+
+def test_a_folder_of_other_settings_is_refused(ablation, tmp_path):
+    grid = Grid(ablation, tmp_path)
+    carry_on(grid.jobs[0])
+    grid.check()
+    cells = tuple(
+        replace(c, parts=tuple(p._replace(words=(*p.words, "rounds=1")) for p in c.parts)) for c in ablation.cells
+    )
+    with pytest.raises(FedTailorError, match="other settings"):
+        Grid(replace(ablation, cells=cells), tmp_path).check()
+
+
+@pytest.mark.slow
+def test_kill_takes_the_runs_along_and_the_same_command_goes_on(tmp_path):
+    words = ["clients=3", "net=mlp", "net.hidden=[8]", "data=digits", "partition=iid", "batch=64", "checkpoint_every=1"]
+    command = [sys.executable, "-m", "fedtailor.cli", "reproduce", "pgfedsplit/fig5", *words]
+    command += ["--scale", "rounds=60,epochs=1,seeds=1,methods=wo-apa", "--out", str(tmp_path)]
+    log = (tmp_path / "log.txt").open("w")
+    killed = subprocess.Popen(command, stdout=log, stderr=log)
+    (cell,) = _wait_for(
+        lambda: list((tmp_path / "cells").glob("*/checkpoints/round-*")) and [*(tmp_path / "cells").iterdir()]
+    )
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    time.sleep(1)
+    metrics = cell / "metrics.jsonl"
+    before = len(metrics.read_text().splitlines())
+    time.sleep(0.5)
+    assert len(metrics.read_text().splitlines()) == before < 60  # nobody writes any more
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert len(metrics.read_text().splitlines()) == 60
+    assert (tmp_path / "table.md").exists()
+    assert (tmp_path / "curves.svg").exists()
+
+
+def _wait_for(look, seconds: float = 90) -> list[Path]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it never came")

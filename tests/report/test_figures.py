@@ -1,0 +1,65 @@
+"""The papers' figures, drawn from runs of two rounds."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from fedtailor import Federation, Simulation
+from fedtailor.papers import landscape
+from fedtailor.papers.comparison import compare
+from fedtailor.papers.grid import Grid, carry_on
+from fedtailor.papers.presets import find
+from fedtailor.papers.scale import Scale
+from fedtailor.report.bars import accuracy_by_label, telling_client
+from fedtailor.report.figures import draw_figures
+
+DIGITS = "rounds=2,clients=3,epochs=1,seeds=1,data=digits,data.fraction=0.15,batch=32"
+MLP = f"{DIGITS},net=mlp,net.hidden=[8],partition=iid"
+STAGED = f"{DIGITS},net=cnn,net.conv1=2,net.conv2=2,net.hidden=4,augment=none,partition.reserve=0,method.akt=false"
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "figures"),
+    [
+        ("pgfedsplit/fig2", f"{MLP},methods=α-0+α-1,method.fixed_tau=1", ["curves-and-end"]),
+        ("pgfedsplit/fig4", MLP, ["by-label"]),
+        ("pgfedsplit/fig5", f"{MLP},methods=wo-apa,method.tau=1", ["curves", "schedule"]),
+        ("fedsimsup/fig3", f"{MLP},join=0.5,methods=by-similar-labels", ["curves", "similarity"]),
+        ("heart/fig4", f"{STAGED},methods=0-stages+2-stages", ["stages"]),
+        ("heart/fig5", f"{STAGED},methods=clean-one-way", ["ablation"]),
+        ("heart/fig6", f"{STAGED},methods=clean-one-way", ["surface"]),
+    ],
+)
+def test_each_figure_of_a_preset_is_drawn_in_both_formats(name, scale, figures, tmp_path, monkeypatch):
+    monkeypatch.setattr(landscape, "POINTS", 3)
+    small = Scale.parse(scale, find(name)).shrunk(find(name))
+    grid = Grid(small, tmp_path)
+    for job in grid.jobs:
+        carry_on(job)
+    drawn = draw_figures(compare(grid, "2 rounds <only>", {}), tmp_path)
+    assert [p.name for p in drawn] == [f"{f}.{suffix}" for f in figures for suffix in ("png", "svg")]
+    for path in drawn:
+        assert path.stat().st_size > 5000
+    for path in drawn[1::2]:
+        ElementTree.parse(path)
+
+
+def test_a_figure_without_runs_is_left_out(tmp_path):
+    preset = find("pgfedsplit/fig5")
+    assert draw_figures(compare(Grid(preset, tmp_path), "", {}), tmp_path) == []
+
+
+def test_accuracy_by_label_counts_every_label_of_all_clients(federation: Federation):
+    simulation = Simulation(federation, "fedavg", "mlp", rounds=1).run()
+    found = accuracy_by_label(simulation, simulation.personal(0))
+    labels = np.concatenate([c.test.y.numpy() for c in federation.clients])
+    counts = np.bincount(labels, minlength=federation.classes)
+    right = sum(s.correct for s in simulation.scores.values())
+    assert np.nansum(found * counts) == pytest.approx(right)
+
+
+def test_the_telling_client_lacks_a_label_but_has_most_others():
+    assert telling_client(np.array([[5, 5, 5], [9, 0, 0], [1, 1, 0]])) == 2
