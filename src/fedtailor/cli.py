@@ -26,6 +26,7 @@ from fedtailor.experiment.onboarding import data_words, finished_simulation, rea
 from fedtailor.experiment.onboarding import onboard as join_late
 from fedtailor.experiment.pretrain import plan, pretrain
 from fedtailor.experiment.run import Stop, Watch, polite_stop, resume, start
+from fedtailor.experiment.simulation import Record
 from fedtailor.methods import methods
 from fedtailor.nets import nets
 from fedtailor.registry import Registry
@@ -37,6 +38,7 @@ from fedtailor.report.reproduction import listing
 from fedtailor.report.results import read_result, read_results
 from fedtailor.report.tables import comparison_csv, comparison_table
 from fedtailor.report.terminal import curve
+from fedtailor.report.tracking import Tracker, tracking
 from fedtailor.reproduce import Study
 from fedtailor.reproduce import show as show_comparison
 
@@ -63,6 +65,9 @@ def run(
     resume_from: Annotated[
         Path | None, typer.Option("--resume", help="carry on the interrupted run in this folder")
     ] = None,
+    track: Annotated[
+        Tracker | None, typer.Option(help="log to TensorBoard or MLflow too, below the run folder (extra 'track')")
+    ] = None,
 ) -> None:
     """Run one experiment.
 
@@ -76,10 +81,11 @@ def run(
             raise FedTailorError(
                 "--resume takes the run's own config and folder: give no other words and no --out with it."
             )
-        _carry_on(resume_from)
+        _carry_on(resume_from, track=track)
         return
     config = Config.load(*_split(words or []))
-    _run_into(config, out or _new_folder(f"{config.method.name}-{config.data.name}-s{config.settings.seed}"))
+    folder = out or _new_folder(f"{config.method.name}-{config.data.name}-s{config.settings.seed}")
+    _run_into(config, folder, track=track)
 
 
 @app.command()
@@ -282,20 +288,27 @@ def get(
     console.print(f"{name} is in {folder}", soft_wrap=True)
 
 
-def _run_into(config: Config, folder: Path, *, quiet: bool = False) -> None:
-    _watched(config, folder, partial(start, config, folder), quiet)
+def _run_into(config: Config, folder: Path, *, quiet: bool = False, track: Tracker | None = None) -> None:
+    _watched(config, folder, partial(start, config, folder), quiet, track)
 
 
-def _carry_on(folder: Path, *, quiet: bool = False) -> None:
-    _watched(Config.load(RunFolder.open(folder).config), folder, partial(resume, folder), quiet)
+def _carry_on(folder: Path, *, quiet: bool = False, track: Tracker | None = None) -> None:
+    _watched(Config.load(RunFolder.open(folder).config), folder, partial(resume, folder), quiet, track)
 
 
-def _watched(config: Config, folder: Path, work: Callable[[Watch, Stop], object], quiet: bool) -> None:
+def _watched(
+    config: Config, folder: Path, work: Callable[[Watch, Stop], object], quiet: bool, track: Tracker | None
+) -> None:
     """Do the work of a run with live progress, then draw its pictures and say where they are."""
     steps = config.settings.rounds + config.method.closing_steps
     progress = RunProgress(console, f"{config.method.name} seed {config.settings.seed}", steps)
-    with progress, polite_stop(console.print) as stop:
-        work(progress.watch, stop)
+    with tracking(track, config, folder) as log, progress, polite_stop(console.print) as stop:
+
+        def watch_round(record: Record) -> None:
+            progress.watch(record)
+            log(record)
+
+        work(watch_round, stop)
     _wrap_up(folder, quiet=quiet)
 
 

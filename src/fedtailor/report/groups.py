@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ NO_MATTER = {"seed", "checkpoint_every", "save_models", "data.root"}  # repeat a
 Flat = dict[str, Any]
 
 
-def flat(result: Result) -> Flat:
+def flat(config: Mapping[str, Any]) -> Flat:
     """The config in one layer: `data` is the data set's name, `data.fraction` an option of it."""
     values: Flat = {}
-    for key, value in result.config.items():
+    for key, value in config.items():
         if key not in PARTS:
             values[key] = value
             continue
@@ -31,7 +31,7 @@ def flat(result: Result) -> Flat:
 
 def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Runs that differ only by seed, under the method's name and, where it appears with several settings, those that differ."""
-    flats = [{k: v for k, v in flat(r).items() if k not in NO_MATTER} for r in results]
+    flats = [{k: v for k, v in flat(r.config).items() if k not in NO_MATTER} for r in results]
     groups: dict[str, list[Result]] = {}
     for result, words in zip(results, _telling(flats, {"method"}), strict=True):
         own = ", ".join(word.removeprefix("method.") for word in words)
@@ -42,7 +42,10 @@ def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
 def by_federation(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Runs whose clients hold the same samples if their seeds are equal: only these can be compared."""
     named = {"data", "partition", "clients"}
-    flats = [{k: v for k, v in flat(r).items() if k.partition(".")[0] in named and k not in NO_MATTER} for r in results]
+    flats = [
+        {k: v for k, v in flat(r.config).items() if k.partition(".")[0] in named and k not in NO_MATTER}
+        for r in results
+    ]
     groups: dict[tuple[str, ...], list[Result]] = {}
     for result, one, words in zip(results, flats, _telling(flats, named), strict=True):
         key = (one["data"], str(one["clients"]), f"{one['partition']} partition", *words)
