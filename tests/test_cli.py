@@ -18,7 +18,20 @@ from fedtailor.nets import nets
 from fedtailor.registry import options
 
 QUICK = ["rounds=2", "clients=4", "partition=iid", "net=mlp", "net.hidden=[8]", "save_models=false"]
-COMMANDS = ("run", "compare", "reproduce", "pretrain", "show", "methods", "datasets", "nets", "partitions", "data get")
+COMMANDS = (
+    "run",
+    "compare",
+    "reproduce",
+    "pretrain",
+    "show",
+    "report",
+    "watch",
+    "methods",
+    "datasets",
+    "nets",
+    "partitions",
+    "data get",
+)
 
 
 def fedtailor(*words: str | Path, code: int = 0, cwd: Path | None = None) -> str:
@@ -85,6 +98,18 @@ def test_compare_makes_one_table_and_one_picture_and_goes_on_where_it_stopped(tm
     (tmp_path / "c" / "fedrep-s1" / "status.json").write_text('{"state": "running", "round": 1}')
     assert invoke(*words).splitlines()[-1] == output.splitlines()[-1]
     assert (tmp_path / "c" / "local-s0" / "metrics.jsonl").stat().st_mtime_ns == finished
+
+
+def test_report_writes_a_page_or_prints_a_table(tmp_path):
+    invoke("run", *QUICK, "--out", tmp_path / "a")
+    assert f"Report: {tmp_path}/a/report.html" in invoke("report", tmp_path / "a")
+    assert "<title>fedrep on digits</title>" in (tmp_path / "a" / "report.html").read_text()
+    assert invoke("report", tmp_path / "a", "--format", "md").startswith("### digits, 4 clients, iid partition\n")
+    assert invoke("report", tmp_path / "a", "--format", "csv").startswith("federation,method,runs,")
+    assert "Table:" in invoke("report", tmp_path / "a", "--out", tmp_path / "t.tex")
+    assert r"\toprule" in (tmp_path / "t.tex").read_text()
+    assert "holds no run" in fedtailor("report", tmp_path / "a" / "checkpoints", code=2)
+    assert "cannot be written" in fedtailor("report", tmp_path / "a", "--out", tmp_path / "no" / "x.md", code=2)
 
 
 @pytest.mark.parametrize(

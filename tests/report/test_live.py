@@ -1,0 +1,94 @@
+"""The watch: this machine only, in step with the folder, and gone at Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from threading import Thread
+
+import pytest
+
+from fedtailor.errors import FedTailorError
+from fedtailor.report.live import serve
+
+
+@pytest.fixture
+def ask(make_run, tmp_path):
+    """Ask the watch of tmp_path/a for a path: the answer's code and words."""
+    make_run("a", "rounds=9", accuracy=[0.5], state="running")
+    server = serve([tmp_path / "a"], "fedtailor watch a")
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+
+    def answer(path: str, **headers: str) -> tuple[int, str]:
+        request = urllib.request.Request(f"http://127.0.0.1:{server.server_port}{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    yield answer
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_the_page_and_then_only_what_changed(ask, tmp_path):
+    code, page = ask("/")
+    assert code == 200
+    assert "running after round 1 of 9" in page
+    first = json.loads(ask("/content.json")[1])
+    assert ask(f"/content.json?since={first['stamp']}") == (204, "")
+
+    line = json.loads((tmp_path / "a" / "metrics.jsonl").read_text())
+    with (tmp_path / "a" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line | {"round": 2, "accuracy_mean": 0.75}) + "\n")
+    code, text = ask(f"/content.json?since={first['stamp']}")
+    fresh = json.loads(text)
+    assert code == 200
+    assert fresh["charts"]["f0-rounds-0"]["data"][0]["y"] == [49.0, 75.0]
+    assert "running after round 2 of 9" in fresh["texts"]["runs"]
+    assert fresh["texts"].keys() == first["texts"].keys()
+
+
+def test_nobody_else_is_answered(ask):
+    assert ask("/", Host="evil.example")[0] == 403  # a page elsewhere that made its name point here
+    assert ask("/../../etc/passwd")[0] == 404
+    assert ask("/status.json")[0] == 404
+
+
+def test_a_folder_that_vanished_is_told_and_the_watch_goes_on(ask, tmp_path):
+    (tmp_path / "a").rename(tmp_path / "b")
+    code, words = ask("/")
+    assert code == 503
+    assert "is not a folder" in words
+    (tmp_path / "b").rename(tmp_path / "a")
+    assert ask("/")[0] == 200
+
+
+def test_mistakes_are_told_before_anything_is_served(make_run, tmp_path):
+    with pytest.raises(FedTailorError, match="holds no run"):
+        serve([tmp_path], "x")
+    run = make_run("a")
+    with (
+        serve([run], "x") as server,
+        pytest.raises(FedTailorError, match=f"Port {server.server_port} cannot be used"),
+    ):
+        serve([run], "x", server.server_port)
+
+
+def test_ctrl_c_ends_it_cleanly(make_run):
+    words = [sys.executable, "-u", "-m", "fedtailor.cli", "watch", str(make_run("a"))]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watch:
+        address = watch.stdout.readline().split()[3]
+        assert address.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(address, timeout=30) as reply:
+            assert b"<title>" in reply.read(9000)
+        watch.send_signal(signal.SIGINT)
+        out, err = watch.communicate(timeout=30)
+    assert (watch.returncode, out, err) == (0, "Watch ended.\n", "")

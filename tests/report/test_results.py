@@ -1,0 +1,59 @@
+"""Run folders read back in every state, and only the runs there are."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from fedtailor.errors import FedTailorError
+from fedtailor.report import results
+from fedtailor.report.results import find_runs, read_result, read_run
+
+
+def test_runs_are_found_at_any_depth_and_each_once(make_run, tmp_path):
+    deep, flat = make_run("study/cells/x"), make_run("study/y")
+    os.symlink(flat, tmp_path / "same")
+    assert find_runs([flat, tmp_path / "study", tmp_path / "same"]) == [flat, deep]
+
+
+def test_a_folder_without_a_run_is_told(tmp_path):
+    with pytest.raises(FedTailorError, match="holds no run"):
+        find_runs([tmp_path])
+    with pytest.raises(FedTailorError, match="is not a folder"):
+        find_runs([tmp_path / "nowhere"])
+
+
+def test_the_last_accuracies_are_found_from_the_end(make_run, monkeypatch):
+    """Whatever the blocks cut through: rounds that only logged, a line cut short by a kill, letters of two bytes."""
+    run = make_run("a", clients=[0.1, None, 0.3])
+    with (run / "clients.jsonl").open("a") as file:
+        file.write(
+            json.dumps({"round": 4, "logged": {"0": {"größe": 1}}}, ensure_ascii=False) + '\n{"round": 5, "accur'
+        )
+    for block in (1, 7, 64, 1 << 16):
+        monkeypatch.setattr(results, "BLOCK", block)
+        np.testing.assert_array_equal(read_run(run).clients, [0.1, np.nan, 0.3])
+    (run / "clients.jsonl").write_text("")
+    assert len(read_run(run).clients) == 0
+
+
+def test_a_run_before_its_first_round_has_a_state_but_no_result(make_run):
+    run = make_run("a", accuracy=[], state="failed")
+    assert (read_run(run).state, read_run(run).rounds) == ("failed", 0)
+    with pytest.raises(FedTailorError, match="no finished round yet"):
+        read_result(run)
+
+
+def test_damaged_files_are_told(make_run):
+    run = make_run("a")
+    (run / "labels.json").write_text("[1]")
+    assert read_run(run).labels is None
+    (run / "metrics.jsonl").write_text('{"round": 1}\n')
+    with pytest.raises(FedTailorError, match=r"metrics.jsonl' is damaged"):
+        read_run(run)
+    (run / "config.toml").write_text('method = "fedavg"')
+    with pytest.raises(FedTailorError, match="not the complete config"):
+        read_run(run)
