@@ -164,6 +164,7 @@ def reproduce(
     show_comparison(comparison, console)
     made = ["table.md", "table.csv", "reproduction.json", *study.draw(comparison)]
     console.print(f"In {study.grid.out}: {', '.join(made)}", soft_wrap=True)
+    console.print("table.md also lists what the paper leaves open and was chosen here.")
 
 
 @app.command("pretrain")

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedtailor.errors import FedTailorError
+from fedtailor.experiment.config import Config
 from fedtailor.experiment.run import polite_stop
 from fedtailor.papers.comparison import Comparison, compare
 from fedtailor.papers.estimate import Estimate, estimate
@@ -42,7 +43,10 @@ class Study:
         asked = replace(asked, words=(*asked.words, *words))
         preset = asked.shrunk(whole)
         folder = out or Path("runs") / "-".join(filter(None, (slug(name), slug(" ".join(asked.words)))))
-        return cls(preset, asked.told(whole), Grid(preset, folder))
+        grid = Grid(preset, folder)
+        for job in grid.jobs[:: preset.seeds]:
+            Config.load(words=job.words)  # a word that is not understood is told now, not by every run
+        return cls(preset, asked.told(whole), grid)
 
     def show_plan(self, console: Console) -> None:
         """Every run with its words, one line each."""

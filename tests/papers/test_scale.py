@@ -47,6 +47,7 @@ def test_a_scale_never_adds_anything():
     rounds = {Config.load(words=c.parts[0].words).settings.rounds for c in small.cells}
     assert rounds == {600, 500, 300}
     assert told("fedah/table5", "rounds=600") == "600 rounds instead of 800 or 1000"
+    assert told("fedah/table5", "rounds=600,columns=2") == "600 rounds instead of 800; 1 of 4 columns"
 
 
 def test_an_option_reaches_only_the_methods_that_have_it():

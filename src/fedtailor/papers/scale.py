@@ -49,17 +49,16 @@ class Scale:
 
     def shrunk(self, preset: Preset) -> Preset:
         """The preset with fewer cells and seeds, and its runs with the words laid over."""
-        names = preset.columns
-        columns = [names[i - 1] for i in self.columns] or names
-        rows = self.methods or tuple(preset.rows)
         cells = tuple(
-            self._on_other_data(
-                replace(cell, parts=tuple(part._replace(words=self.laid_over(part.words)) for part in cell.parts))
-            )
-            for cell in preset.cells
-            if cell.row in rows and cell.column in columns
+            replace(cell, parts=tuple(part._replace(words=self.laid_over(part.words)) for part in cell.parts))
+            for cell in self._kept(preset)
         )
-        return replace(preset, cells=cells, seeds=min(self.seeds or preset.seeds, preset.seeds))
+        seeds = min(self.seeds or preset.seeds, preset.seeds)
+        return replace(preset, cells=tuple(map(self._on_other_data, cells)), seeds=seeds)
+
+    def _kept(self, preset: Preset) -> list[Cell]:
+        columns = [preset.columns[i - 1] for i in self.columns] or preset.columns
+        return [c for c in preset.cells if c.row in (self.methods or preset.rows) and c.column in columns]
 
     def _on_other_data(self, cell: Cell) -> Cell:
         """With data=… laid over, a published number is no measure of what is run, and the column must not bear its name."""
@@ -73,7 +72,7 @@ class Scale:
     def told(self, preset: Preset) -> str:
         """What the shrunk preset has less of or otherwise than the paper, in words; nothing if nothing."""
         small = self.shrunk(preset)
-        runs = [c.parts for c in preset.cells if MEASURES[c.measure].needs_run and c.row in small.rows]
+        runs = [cell.parts for cell in self._kept(preset) if MEASURES[cell.measure].needs_run]
         before = dict.fromkeys(part.words for parts in runs for part in parts)
         after = {own: self.laid_over(own) for own in before}
         changed = dict.fromkeys(w for own, new in after.items() for w in new if w not in own)

@@ -76,7 +76,7 @@ class GridProgress:
             disable=not console.is_terminal,
         )
         self.task = self.bar.add_task("runs", total=sum(steps.values()), running="")
-        self._said = time.monotonic()
+        self._said, self._told = time.monotonic(), 0
 
     def update(self, done: dict[str, int], running: list[str]) -> None:
         """`done` has the rounds of the runs that have moved."""
@@ -85,8 +85,8 @@ class GridProgress:
         rounds, label = sum(self.done.values()), f"runs {finished}/{len(self.steps)}"
         self.bar.update(self.task, completed=rounds, description=label, running=", ".join(running))
         now = time.monotonic()
-        if not self.console.is_terminal and now - self._said >= SECONDS_BETWEEN_LINES:
-            self._said = now
+        if not self.console.is_terminal and rounds > self._told and now - self._said >= SECONDS_BETWEEN_LINES:
+            self._said, self._told = now, rounds
             total = sum(self.steps.values())
             self.console.print(f"{label}, round {rounds}/{total}, at {', '.join(running)}", soft_wrap=True)
 
