@@ -21,15 +21,7 @@ class RunProgress:
         self.console = console
         self.label = label
         self.steps = steps
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[accuracy]}"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self.bar = _rounds_bar(console, "accuracy")
         self.task = self.bar.add_task(label, total=steps, accuracy="")
         self._said = self._began = time.monotonic()
         self._first: int | None = None
@@ -66,15 +58,7 @@ class GridProgress:
         self.console = console
         self.steps = steps
         self.done = dict.fromkeys(steps, 0)
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[running]}"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self.bar = _rounds_bar(console, "running")
         self.task = self.bar.add_task("runs", total=sum(steps.values()), running="")
         self._said, self._told = time.monotonic(), 0
 
@@ -89,6 +73,19 @@ class GridProgress:
             self._said, self._told = now, rounds
             total = sum(self.steps.values())
             self.console.print(f"{label}, round {rounds}/{total}, at {', '.join(running)}", soft_wrap=True)
+
+
+def _rounds_bar(console: Console, extra: str) -> Progress:
+    """A bar of rounds with one more field, shown on a terminal only."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+        TextColumn(f"{{task.fields[{extra}]}}"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        disable=not console.is_terminal,
+    )
 
 
 @contextmanager
