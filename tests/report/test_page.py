@@ -19,6 +19,7 @@ EVIL = "</script><script>alert(1)</script>"
 def html(make_run, tmp_path) -> str:
     make_run("a", "method=fedavg", labels=[EVIL, "<b>dog</b>"], names=[f"<img src=x onerror={i}>" for i in range(3)])
     make_run("b", "method=fedrep", config={"data": {"proxy": EVIL}}, accuracy=[0.2, 0.4], state="interrupted")
+    make_run("d", config={"method": {"name": "<!--<script>.py"}})
     make_run("c", "method=fedrep", "partition.beta=0.7", "seed=3")
     return page(sections(gather([tmp_path]), f"fedtailor report {EVIL}"))
 

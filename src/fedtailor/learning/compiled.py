@@ -52,6 +52,8 @@ class CompiledSteps:
             log.warning("this net's steps cannot be compiled (%s); going on without", type(error).__name__)
             self._steps[key] = None
             return None
+        finally:
+            torch.set_flush_denormal(False)  # loading code built for speed sets it for everything in this thread
         self._steps[key] = compiled
         return loss
 
