@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +46,10 @@ class Modules:
         self.carry_buffers = carry_buffers
         self.lent: dict[tuple[str, str], tuple[Net, Tensor]] = {}
         self.steps: CompiledSteps | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a new process, which builds nets of its own: those sent to it would share this one's memory."""
+        return {**self.__dict__, "lent": {}}
 
     def lend(self, role: str, architecture: str | Architecture | None = None) -> tuple[Net, Tensor]:
         """The net of a role, and the vector of its initial weights and statistics."""

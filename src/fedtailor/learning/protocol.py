@@ -29,9 +29,7 @@ class Protocol:
     seed: int = option(0, "names every random stream of the run: same seed, same numbers", at_least=0)
     device: str = option("cpu", "where tensors live: cpu, cuda, cuda:1, mps")
     dtype: Literal["float32", "float64"] = option("float32", "floating-point type of parameters and inputs")
-    threads: int = option(
-        1, "threads of each worker; with one, numbers are equal to the bit on every engine", at_least=1
-    )
+    threads: int = option(1, "threads of each worker: equal threads give equal bits", at_least=1)
     compile: Literal["auto", "on", "off"] = option(
         "auto",
         "compile SGD steps: in long runs of small dense nets, wherever possible, or never (equal to about 1e-6, not to the bit)",
