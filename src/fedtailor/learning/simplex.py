@@ -46,7 +46,7 @@ def _unbounded(q: Tensor, b: Tensor) -> Tensor:
 def _descended(q: Tensor, b: Tensor, steps: int = 100) -> Tensor:
     """Shares after exchanging many at a time: the negative ones leave, those that lower the value most enter.
 
-    It need not end by itself, for a step may raise the value; a row that is still under way is left at the nearest shares.
+    It need not end by itself, for a step may raise the value; a row that is astray in the end is left at the nearest shares.
     """
     slack = _slack(q, b)
     inside = _lowest(q.diagonal() / 2 - b, torch.full((len(b),), FEW))
@@ -64,7 +64,8 @@ def _descended(q: Tensor, b: Tensor, steps: int = 100) -> Tensor:
         under_way = under_way[exchanged.any(1)]
         if not len(under_way):
             break
-    a[under_way] = onto_simplex(a[under_way])
+    astray = (a < 0).any(1)
+    a[astray] = onto_simplex(a[astray])
     return a
 
 
@@ -105,7 +106,8 @@ def _slack(q: Tensor, b: Tensor) -> Tensor:
 def _are_least(q: Tensor, b: Tensor, a: Tensor) -> Tensor:
     """Whether the shares of each row are the best: slopes are equal where a share is positive, and nowhere lower."""
     slope = a @ q - b
-    return slope.masked_fill(a == 0, -torch.inf).amax(1) <= slope.amin(1) + _slack(q, b)
+    level = slope.masked_fill(a == 0, -torch.inf).amax(1)
+    return (a >= 0).all(1) & (level <= slope.amin(1) + _slack(q, b))
 
 
 def _least(q: Tensor, b: Tensor, a: Tensor) -> Tensor:
