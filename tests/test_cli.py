@@ -103,7 +103,9 @@ def test_compare_makes_one_table_and_one_picture_and_goes_on_where_it_stopped(tm
 def test_report_writes_a_page_or_prints_a_table(tmp_path):
     invoke("run", *QUICK, "--out", tmp_path / "a")
     assert f"Report: {tmp_path}/a/report.html" in invoke("report", tmp_path / "a")
-    assert "<title>fedrep on digits</title>" in (tmp_path / "a" / "report.html").read_text()
+    page = (tmp_path / "a" / "report.html").read_text()
+    assert "<title>fedrep on digits</title>" in page
+    assert "Training samples by client and class" in page  # the run says who holds which labels
     assert invoke("report", tmp_path / "a", "--format", "md").startswith("### digits, 4 clients, iid partition\n")
     assert invoke("report", tmp_path / "a", "--format", "csv").startswith("federation,method,runs,")
     assert "Table:" in invoke("report", tmp_path / "a", "--out", tmp_path / "t.tex")

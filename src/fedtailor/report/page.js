@@ -16,11 +16,17 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// On a dark ground black lines vanish, and an empty cell must not look like a full one.
+// On a dark ground black lines vanish, and much is pale where on a light one it is dark.
 function visible(traces) {
   if (!dark.matches) return structuredClone(traces);
   const text = JSON.stringify(traces).replaceAll("#000000", "#d5d9de").replaceAll("rgba(0,0,0,", "rgba(213,217,222,");
-  return JSON.parse(text).map((trace) => (trace.type === "heatmap" ? { ...trace, reversescale: true } : trace));
+  return JSON.parse(text).map((trace) => (trace.colorscale ? { ...trace, colorscale: turned(trace.colorscale) } : trace));
+}
+
+// The lowest shade stays clear of the ground: a little must not look like nothing.
+function turned(scale) {
+  const shades = scale.map(([, shade]) => shade).reverse();
+  return scale.map(([at], k) => [at, k === 0 ? "rgb(24,58,90)" : shades[k]]);
 }
 
 function dressed(layout, box) {
