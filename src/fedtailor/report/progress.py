@@ -67,7 +67,10 @@ class GridProgress:
         self.done |= done
         finished = sum(self.done[name] >= count for name, count in self.steps.items())
         rounds, label = sum(self.done.values()), f"runs {finished}/{len(self.steps)}"
-        self.bar.update(self.task, completed=rounds, description=label, running=", ".join(running))
+        others = f" and {len(running) - 1} more" if len(running) > 1 else ""
+        self.bar.update(
+            self.task, completed=rounds, description=label, running=running[0][:40] + others if running else ""
+        )
         now = time.monotonic()
         if not self.console.is_terminal and rounds > self._told and now - self._said >= SECONDS_BETWEEN_LINES:
             self._said, self._told = now, rounds
