@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,13 +89,16 @@ def test_kill_takes_the_runs_along_and_the_same_command_goes_on(tmp_path):
     words = ["clients=3", "net=mlp", "net.hidden=[8]", "data=digits", "partition=iid", "batch=64", "checkpoint_every=1"]
     command = [sys.executable, "-m", "fedtailor.cli", "reproduce", "pgfedsplit/fig5", *words]
     command += ["--scale", "rounds=60,epochs=1,seeds=1,methods=wo-apa", "--out", str(tmp_path)]
-    log = (tmp_path / "log.txt").open("w")
-    killed = subprocess.Popen(command, stdout=log, stderr=log)
-    (cell,) = _wait_for(
-        lambda: list((tmp_path / "cells").glob("*/checkpoints/round-*")) and [*(tmp_path / "cells").iterdir()]
-    )
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.wait()
+    log = tmp_path / "log.txt"
+    with log.open("w") as file:
+        killed = subprocess.Popen(command, stdout=file, stderr=file)
+    try:
+        checkpoint = _wait_for(lambda: next((tmp_path / "cells").glob("*/checkpoints/round-*"), None), killed)
+    finally:
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.wait()
+    assert checkpoint is not None, log.read_text()
+    cell = checkpoint.parent.parent
     time.sleep(1)
     metrics = cell / "metrics.jsonl"
     before = len(metrics.read_text().splitlines())
@@ -107,10 +111,10 @@ def test_kill_takes_the_runs_along_and_the_same_command_goes_on(tmp_path):
     assert (tmp_path / "curves.svg").exists()
 
 
-def _wait_for(look, seconds: float = 90) -> list[Path]:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+def _wait_for(look: Callable[[], Path | None], process: subprocess.Popen) -> Path | None:
+    """What is looked for, or None if the process ends before it comes."""
+    while process.poll() is None:
         if found := look():
             return found
         time.sleep(0.05)
-    raise AssertionError("it never came")
+    return None
