@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import multiprocessing
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor import Federation
+if TYPE_CHECKING:  # the net and the loop also run where FedTailor is not installed
+    from fedtailor import Federation
 
 Client = tuple[Tensor, Tensor, Tensor, Tensor]  # train x, y, test x, y
 
