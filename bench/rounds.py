@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from bench.bare import BareLoop, PlainCNN, tensors
 from fedtailor import Config, Federation, Simulation
@@ -81,10 +82,16 @@ def federation_of(config: Config, given: list[str]) -> Federation:
     return Federation.from_clients(clients)
 
 
-def simulation(federation: Federation, config: Config) -> Simulation:
+def simulation(federation: Federation, config: Config, net: nn.Module | None = None) -> Simulation:
+    """What the config says, with another net if one is given."""
     settings = config.settings
     return Simulation(
-        federation, config.method, config.net, engine=settings.engine, workers=settings.workers, protocol=settings
+        federation,
+        config.method,
+        net or config.net,
+        engine=settings.engine,
+        workers=settings.workers,
+        protocol=settings,
     )
 
 

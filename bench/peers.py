@@ -1,0 +1,264 @@
+"""Seconds a round of FedAvg in FedTailor, in Apple's pfl and in Flower's simulation, beside the bare PyTorch loop.
+
+    FEDTAILOR_DATA=… python -m bench.peers --json peers.json
+    FEDTAILOR_DATA=… python -m bench.peers --json peers.json --fraction 0.02 --rounds 2      # a quick look whether all of it runs
+
+All do the same job: 20 % of Fashion-MNIST dealt to 20 clients (Dirichlet 0.1), the CNN of `bench.bare` from the same first weights, one
+epoch of SGD for everyone (batch 10, lr 0.005, no ragged last batch), the mean by samples, and its accuracy on the test samples of all
+clients. Only the order of samples is each one's own, so the accuracies after the last round must agree within 3 points; else the work
+was not the same, and the command fails after showing the table. (With few samples all are still at chance, and agreeing proves little.)
+
+Everyone has all cores. The bare loop, FedTailor (engine=processes) and Flower have a process with one thread for each core. pfl is timed
+twice: as one process with a thread for each core, and with a process for each core under torchrun. So is FedTailor: with the very module
+that the others train, and with its own `net=cnn`, the same function computed in a faster order. What else was chosen for a peer is said
+in `bench/peer_pfl.py` and `bench/peer_flower.py`. Machines are noisy: all run one after the other, then once more in the opposite order,
+and of each the shortest round counts, without the first of either run.
+
+A peer is installed on first use, each into an environment of its own below --venv (1 to 2 GB, some minutes); one that cannot be
+installed or does not run is listed with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import torch
+from torch.nn.utils import parameters_to_vector
+
+from bench.bare import BareLoop, PlainCNN, tensors
+from bench.peer_job import CORES, Job, Timing
+from bench.rounds import J_SMALL, simulation
+from fedtailor import Config, Federation, Simulation
+from fedtailor.errors import FedTailorError
+
+HERE = Path(__file__).parent.parent
+TOLERANCE = 3.0  # points of accuracy that another order of samples may make
+LIMIT = 3600  # seconds; where Ray fails to start, Flower was seen to wait on
+TORCHRUN = ("torch.distributed.run", "--standalone", f"--nproc-per-node={CORES}", "-m")
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A framework to install as `package` into the environment `name`, and the module that does the job in it."""
+
+    name: str
+    package: str
+    words: tuple[str, ...]
+
+
+PEERS = {
+    f"pfl, {CORES} threads": Peer("pfl", "pfl==0.6.*", ("bench.peer_pfl",)),
+    f"pfl, {CORES} processes": Peer("pfl", "pfl==0.6.*", (*TORCHRUN, "bench.peer_pfl")),
+    "flower": Peer("flower", "flwr[simulation]==1.41.*", ("bench.peer_flower",)),
+}
+
+
+class NotAvailable(Exception):
+    """Why a peer could not be timed."""
+
+
+def main() -> None:
+    args = parsed(sys.argv[1:])
+    torch.set_num_threads(1)
+    try:
+        words = [
+            *J_SMALL,
+            f"data.fraction={args.fraction}",
+            f"rounds={args.rounds}",
+            "method=fedavg",
+            "engine=processes",
+        ]
+        config = Config.load(words=words)
+        federation = config.federation()
+    except FedTailorError as error:
+        raise SystemExit(str(error)) from None
+    job = job_of(federation, config)
+    plain = PlainCNN(federation.shape, federation.classes)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "job.npz")
+        job.save(path)
+        found = in_turns(
+            {
+                "bare loop": lambda: bare(job),
+                "fedtailor": lambda: ours(job, simulation(federation, config, plain)),
+                "fedtailor, net=cnn": lambda: ours(job, simulation(federation, config)),
+                **{name: partial(theirs, peer, args.venv, path) for name, peer in PEERS.items()},
+            }
+        )
+    rows = compared(found)
+    print(f"{sum(len(c[1]) for c in job.clients)} training samples, {len(job.clients)} clients, {CORES} cores")
+    print(table(rows))
+    args.json.write_text(json.dumps({"cores": CORES, "fraction": args.fraction, "rows": rows}, indent=1) + "\n")
+    apart = [name for name, row in rows.items() if row.get("same_work") is False]
+    if apart:
+        raise SystemExit(f"Not the same work: the accuracy of {', '.join(apart)} is over {TOLERANCE:g} points apart.")
+
+
+def parsed(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True, help="write the numbers to this file")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each; the first only warms up")
+    parser.add_argument("--fraction", type=float, default=0.2, help="share of Fashion-MNIST")
+    parser.add_argument("--venv", type=Path, default=HERE / ".venv-peers", help="folder of the peers' environments")
+    args = parser.parse_args(words)
+    if args.rounds < 2:
+        parser.error("--rounds must be at least 2: the first round warms up and is not counted")
+    if not args.json.absolute().parent.is_dir():
+        parser.error(f"--json {args.json}: there is no such folder")
+    return args
+
+
+def job_of(federation: Federation, config: Config) -> Job:
+    torch.manual_seed(0)
+    start = parameters_to_vector(PlainCNN(federation.shape, federation.classes).parameters()).detach()
+    settings = config.settings
+    return Job(
+        tensors(federation), start, federation.classes, settings.rounds, settings.batch, settings.lr, settings.epochs
+    )
+
+
+def in_turns(contestants: Mapping[str, Callable[[], Timing]]) -> dict[str, list[Timing] | str]:
+    """Everyone's timings, taken forwards and then backwards lest a slow spell of the machine hurt one alone; or why there are none."""
+    found: dict[str, list[Timing] | str] = {name: [] for name in contestants}
+    for name in [*contestants, *reversed(list(contestants))]:
+        timings = found[name]
+        if isinstance(timings, str):
+            continue
+        print(f"{name} …", file=sys.stderr)
+        try:
+            timings.append(contestants[name]())
+        except NotAvailable as error:
+            found[name] = str(error)
+    return found
+
+
+def bare(job: Job) -> Timing:
+    loop = BareLoop(job.net, job.clients, batch=job.batch, lr=job.lr, epochs=job.epochs, processes=CORES)
+    return timed(loop.round, job.rounds, f"torch {version('torch')}")
+
+
+def ours(job: Job, trial: Simulation) -> Timing:
+    """FedTailor's; its flat vector has the order of the job's, with its own net, too."""
+    trial.server.state["model"] = job.start.clone()
+    accuracies = (record["accuracy"] for record in trial)  # each one taken runs a round
+    timing = timed(accuracies.__next__, job.rounds, f"fedtailor {version('fedtailor')}")
+    trial.close()
+    return timing
+
+
+def timed(work: Callable[[], float], rounds: int, version: str) -> Timing:
+    seconds, accuracy = [], 0.0
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        accuracy = work()
+        seconds.append(time.perf_counter() - begin)
+    return Timing(version, seconds, 100 * accuracy)
+
+
+def theirs(peer: Peer, folder: Path, job: Path) -> Timing:
+    try:
+        return run(peer, environment(folder / peer.name, [torch_pin(), peer.package]), job)
+    except OSError as error:
+        raise NotAvailable(str(error)) from None
+
+
+def run(peer: Peer, python: Path, job: Path) -> Timing:
+    outside = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "PYTHONPATH")}
+    surroundings = {**outside, **QUIET, "PYTHONPATH": str(HERE), "FLWR_HOME": str(job.parent)}
+    command = [str(python), "-m", *peer.words, str(job)]
+    process = subprocess.Popen(
+        command, env=surroundings, cwd=job.parent, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True
+    )
+    try:
+        output, log = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        raise NotAvailable(f"it was not done after {LIMIT // 60} minutes") from None
+    finally:
+        with suppress(ProcessLookupError):  # as a rule none is left, but Ray's servers outlive a peer that gave up
+            os.killpg(process.pid, signal.SIGTERM)
+    timing = Timing.from_output(output)
+    if timing is None:
+        raise NotAvailable(f"it did not finish: {reason(log)}")
+    return timing
+
+
+def environment(folder: Path, packages: list[str]) -> Path:
+    """The Python of an environment with these packages, made unless it is there; a note of them says that it is whole."""
+    folder = folder.absolute()
+    python, note = folder / "bin" / "python", folder / "installed.txt"
+    wanted = "\n".join(packages)
+    if note.exists() and note.read_text() == wanted:
+        return python
+    print(f"  installing {' '.join(packages)} into {folder}", file=sys.stderr)
+    make = [sys.executable, "-m", "venv", "--clear", str(folder)]
+    fill = [str(python), "-m", "pip", "install", "--quiet", *packages]
+    for command in (make, fill):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise NotAvailable(f"it cannot be installed: {reason(done.stderr or done.stdout)}")
+    note.write_text(wanted)
+    return python
+
+
+def torch_pin() -> str:
+    """The tested release, of which pip finds the same build as for FedTailor itself; a looser range may end in gigabytes of CUDA."""
+    lines = (HERE / "constraints.txt").read_text().splitlines()
+    return next(line for line in lines if line.startswith("torch=="))
+
+
+def reason(log: str) -> str:
+    """The line of a log that says most: the last that names an error, else the last with words."""
+    lines = [line.strip() for line in log.splitlines() if any(c.isalpha() for c in line)]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["it left no message"])[-1]
+
+
+def compared(found: Mapping[str, list[Timing] | str]) -> dict[str, dict[str, Any]]:
+    """Each one's shortest round after the first, in seconds and in rounds of the bare loop, and whether it did the bare loop's work."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, timings in found.items():
+        if isinstance(timings, str):
+            rows[name] = {"not_available": timings}
+            continue
+        seconds = min(second for timing in timings for second in timing.seconds[1:])
+        reference = rows.get("bare loop", {"seconds": seconds, "accuracy": timings[0].accuracy})
+        rows[name] = {
+            "version": timings[0].version,
+            "seconds": seconds,
+            "ratio": seconds / reference["seconds"],
+            "accuracy": timings[0].accuracy,
+            "same_work": all(abs(t.accuracy - reference["accuracy"]) <= TOLERANCE for t in timings),
+            "runs": [{"rounds": t.seconds, "accuracy": t.accuracy} for t in timings],
+        }
+    return rows
+
+
+def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = [f"{'':<22}{'seconds':>10}{'ratio':>8}{'accuracy':>10}"]
+    for name, row in rows.items():
+        if "not_available" in row:
+            lines.append(f"{name:<22}  not available: {row['not_available']}")
+            continue
+        remark = "" if row["same_work"] else "  not the same work"
+        lines.append(f"{name:<22}{row['seconds']:>10.2f}{row['ratio']:>8.2f}{row['accuracy']:>10.2f}{remark}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
