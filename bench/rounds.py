@@ -1,6 +1,7 @@
 """Seconds a round of each method, beside a bare PyTorch loop that does FedAvg's SGD steps and evaluation with nothing around them.
 
     python -m bench.rounds --methods fedavg,fedrep --repeats 3 --json rounds.json
+    python -m bench.rounds --methods fedavg --same-net          # what the framework costs or saves, the net's form apart
     FEDTAILOR_DATA=… python -m bench.rounds data=fashion-mnist data.fraction=0.2 net=cnn
 
 Without words it runs on 20 % of Fashion-MNIST where that is at hand, else on random images of the same shape. Machines are noisy: each
@@ -34,6 +35,9 @@ def main() -> None:
     parser.add_argument("--methods", default="fedavg,fedper,fedrep,fedala,fedah,pgfedsplit,ditto,fedafk")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", help="write the numbers to this file")
+    parser.add_argument(
+        "--same-net", action="store_true", help="give the bare loop FedTailor's form of the net as well"
+    )
     parser.add_argument("words", nargs="*", help="key=value words of the protocol, as for `fedtailor run`")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -42,8 +46,9 @@ def main() -> None:
     configs = {name: Config.load(words=[*words, *method_words(name), f"rounds={args.repeats + 1}"]) for name in names}
     config = next(iter(configs.values()))
     federation = federation_of(config, args.words)
+    plain = PlainCNN(federation.shape, federation.classes)
     bare = BareLoop(
-        PlainCNN(federation.shape, federation.classes),
+        config.net.build(federation.task) if args.same_net else plain,
         tensors(federation),
         batch=config.settings.batch,
         lr=config.settings.lr,
