@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from fedtailor.methods import methods
 from fedtailor.report.results import Result
 
 PARTS = ("method", "data", "partition", "net")
@@ -30,11 +32,12 @@ def flat(config: Mapping[str, Any]) -> Flat:
 
 
 def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Runs that differ only by seed, under the method's name and, where it appears with several settings, those that differ."""
+    """Runs that differ only by seed, under the method's name and, where settings differ, those that are not the method's defaults."""
     flats = [{k: v for k, v in flat(r.config).items() if k not in NO_MATTER} for r in results]
     groups: dict[str, list[Result]] = {}
     for result, words in zip(results, _telling(flats, {"method"}), strict=True):
-        own = ", ".join(word.removeprefix("method.") for word in words)
+        usual = _defaults(result.method)
+        own = ", ".join(word.removeprefix("method.") for word in words if word not in usual)
         groups.setdefault(f"{result.method} ({own})" if own else result.method, []).append(result)
     return groups
 
@@ -75,6 +78,14 @@ def _telling(flats: Sequence[Flat], named: set[str]) -> list[list[str]]:
     """For each config the words that tell it from the others, but for the keys that are named anyway."""
     apart = {place for place in differing(flats) if place[0] not in named}
     return [[f"{k}={v}" for k, v in one.items() if (k, _scope(one, k)) in apart] for one in flats]
+
+
+def _defaults(method: str) -> set[str]:
+    """What a method's options are when nobody sets them, as words; of a method from a file none is known without running it."""
+    if method not in methods.classes:
+        return set()
+    plain = {f.name: f.default for f in fields(methods.classes[method])}
+    return {f"method.{k}={list(v) if isinstance(v, tuple) else v}" for k, v in plain.items()}
 
 
 def _scope(one: Flat, key: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.report.charts.style import Chart, Groups, axis, counting_axis, looks, numbers, text
+from fedtailor.report.charts.style import Chart, Groups, axis, counting_axis, in_lines, looks, numbers, text
 from fedtailor.report.results import Result
 from fedtailor.report.thinning import thinned
 
@@ -23,7 +23,7 @@ def curves(groups: Groups) -> Chart:
             traces.append(_band(name, colour, steps, mean, std))
         traces.append(
             {
-                "name": text(name),
+                "name": in_lines(name),
                 "legendgroup": text(name),
                 "uid": name,
                 "mode": "lines+markers" if len(steps) < 3 else "lines",

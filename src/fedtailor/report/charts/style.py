@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,14 @@ def text(value: object) -> str:
 
 
 def short(name: str) -> str:
-    return text(name if len(name) <= WIDEST_NAME else name[: WIDEST_NAME - 1] + "…")
+    """Variants of a method begin alike and end in what tells them apart, so a long name loses its middle."""
+    half = WIDEST_NAME // 2
+    return text(name if len(name) <= WIDEST_NAME else f"{name[: half - 1]}…{name[-half:]}")
+
+
+def in_lines(name: str) -> str:
+    """A whole name in lines that leave room for the chart beside a legend."""
+    return "<br>".join(text(line) for line in wrap(one_line(name), WIDEST_NAME + 8))
 
 
 def numbers(values: np.ndarray) -> list[float | None]:
