@@ -19,7 +19,7 @@ from torch import nn
 
 from fedtailor import Federation, Simulation
 from fedtailor.engines import Inline, Processes, WorkerLost, start_engine
-from fedtailor.engines.processes import balanced
+from fedtailor.engines.remote import balanced
 from fedtailor.errors import FedTailorError
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.nets.mlp import MLP
