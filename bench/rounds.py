@@ -99,6 +99,7 @@ def simulation(federation: Federation, config: Config, net: nn.Module | None = N
         net or config.net,
         engine=settings.engine,
         workers=settings.workers,
+        ray_address=settings.ray_address,
         protocol=settings,
     )
 

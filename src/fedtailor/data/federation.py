@@ -40,6 +40,11 @@ class Split:
         """The raw samples at these positions of the party's own counting."""
         return self.x[index] if self.rows is None else self.x[self.rows[index]]
 
+    def apart(self, index: Sequence[int] | None = None) -> Split:
+        """A copy, of some samples or all, that shares no memory with a pool or another split."""
+        chosen = torch.arange(len(self)) if index is None else torch.tensor(index, dtype=torch.int64)
+        return Split(self.take(chosen), self.y[chosen])
+
     def __len__(self) -> int:
         return len(self.y)
 
@@ -54,6 +59,9 @@ class ClientData:
     name: str
     train: Split
     test: Split
+
+    def apart(self) -> ClientData:
+        return ClientData(self.name, self.train.apart(), self.test.apart())
 
 
 @dataclass(frozen=True, repr=False, eq=False)

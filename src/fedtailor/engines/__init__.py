@@ -11,16 +11,20 @@ from fedtailor.engines.processes import Processes
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError, nearest
 
-NAMES = ("auto", "inline", "processes")
+NAMES = ("auto", "inline", "processes", "ray")
 STEP = 1e-3  # seconds that a small net's SGD step takes
 FLOPS = 2e10  # multiplications and additions a second of one core in small batches
 WORTHWHILE = 0.02, 0.5  # seconds of work in a round and in all rounds from which on more processes pay for themselves
 
 
-def start_engine(name: str, worker: Worker, workers: int = 0) -> Engine:
+def start_engine(name: str, worker: Worker, workers: int = 0, ray_address: str = "") -> Engine:
     """The engine of this name; `auto` takes processes where they help. `workers` = 0 means one for each core."""
     if name not in NAMES:
         raise FedTailorError(f"Unknown engine '{name}'.{nearest(name, NAMES)} Allowed: {', '.join(NAMES)}.")
+    if ray_address and name != "ray":
+        raise FedTailorError(f"ray_address={ray_address} is for engine=ray, but this is engine={name}.")
+    if name == "ray":
+        return _ray(worker, workers, ray_address)
     possible = hasattr(socket, "send_fds")
     if name == "processes" and not possible:
         raise FedTailorError(
@@ -30,6 +34,16 @@ def start_engine(name: str, worker: Worker, workers: int = 0) -> Engine:
     if name == "processes" or (name == "auto" and possible and workers > 1 and _pays(worker)):
         return Processes(worker, workers)
     return Inline(worker)
+
+
+def _ray(worker: Worker, workers: int, address: str) -> Engine:
+    try:
+        from fedtailor.engines.ray import RayActors
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise FedTailorError("engine=ray needs Ray:  pip install 'fedtailor[ray]'") from None
+    return RayActors(worker, workers, _cores(), address)
 
 
 def _cores() -> int:

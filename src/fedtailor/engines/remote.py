@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.engines.base import Engine, Outcome, Send, nothing
-from fedtailor.engines.worker import Worker
+from fedtailor.engines.worker import Worker, keep_freed_memory
 from fedtailor.errors import FedTailorError
 from fedtailor.learning import Payload, State
 from fedtailor.learning.scoring import Score
@@ -144,6 +144,7 @@ class Service:
     def __init__(self, number: int, worker: Worker) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the engine's process to answer
         torch.set_num_threads(worker.protocol.threads)
+        keep_freed_memory()
         self.number = number
         self.worker = worker
         self.collector = Collector()

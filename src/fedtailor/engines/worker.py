@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import ctypes
+from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from fedtailor.data.federation import Federation, Split
+from fedtailor.data.federation import ClientData, Federation, Split
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.states import States
 from fedtailor.learning import Client, Payload, Protocol, State
@@ -50,6 +52,7 @@ class Worker:
     ) -> None:
         keep_freed_memory()
         self.federation = federation
+        self.clients: dict[int, ClientData] = dict(enumerate(federation.clients))
         self.method = method
         self.protocol = protocol
         buffers = method.bn_buffers if protocol.bn_buffers == "method" else protocol.bn_buffers
@@ -62,6 +65,17 @@ class Worker:
         values = sum(len(c.train) + len(c.test) for c in federation.clients) * torch.Size(federation.shape).numel()
         self.ready = values * protocol.torch_dtype.itemsize <= READY_LIMIT
         self._samples: dict[tuple[int, str], Samples] = {}
+
+    def share(self, clients: Iterable[int]) -> Worker:
+        """A new worker for some of the clients, which holds their samples and nobody else's, to be sent elsewhere."""
+        some = copy.copy(self)
+        some.clients = {i: self.clients[i].apart() for i in clients}
+        some.federation = replace(
+            self.federation, clients=list(some.clients.values()), server=self.federation.server.apart([])
+        )
+        some.states = States()
+        some._samples = {}
+        return some
 
     def samples(self, split: Split, key: tuple[int, str]) -> Samples:
         if key not in self._samples:
@@ -128,7 +142,7 @@ class Worker:
         self._keep(client)
 
     def evaluate(self, id: int, round: int, payload: Payload) -> Score:
-        if not len(self.federation.clients[id].test):
+        if not len(self.clients[id].test):
             return Score()
         return score(self._personal(id, round, payload), self._test(id))
 
@@ -147,7 +161,7 @@ class Worker:
 
     def _client(self, id: int, round: int, purpose: str) -> Client:
         keys: tuple[Key, ...] = (purpose, round, id)
-        data = self.federation.clients[id]
+        data = self.clients[id]
         samples = self.samples(data.train, (id, "train"))
         client = Client(
             self.modules, samples, self.protocol, self.states.get(id, {}), keys, id=id, round=round, data=data
@@ -157,7 +171,7 @@ class Worker:
         return client
 
     def _test(self, id: int) -> Samples:
-        return self.samples(self.federation.clients[id].test, (id, "test"))
+        return self.samples(self.clients[id].test, (id, "test"))
 
     def _keep(self, client: Client) -> None:
         client.keep_buffers()

@@ -36,11 +36,14 @@ class Settings(Protocol):
     partition_seed: int | None = option(
         None, "seed of the draw of samples and of their partition (none: the run's seed)", at_least=0
     )
-    engine: Literal["auto", "inline", "processes"] = option(
+    engine: Literal["auto", "inline", "processes", "ray"] = option(
         "auto",
-        "who serves the clients: this process, one process for each core, or whichever is faster (equal numbers)",
+        "who serves the clients: this process, one process for each core, Ray actors, or the faster of the first two (equal numbers)",
     )
-    workers: int = option(0, "worker processes (0: one for each core)", at_least=0)
+    workers: int = option(0, "worker processes or Ray actors (0: one for each core)", at_least=0)
+    ray_address: str = option(
+        "", "host:port of the Ray cluster to join, or auto (none: Ray is started on this machine)"
+    )
     checkpoint_every: int = option(
         5, "save the run's state every so many rounds (0: only at the end of rounds)", at_least=0
     )
@@ -149,9 +152,8 @@ def lay_over(values: dict[str, Any], word: str) -> None:
         raise FedTailorError(f"'{word}' is not of the form key=value, such as rounds=5 or method.head_epochs=2.")
     head, dot, option_name = key.partition(".")
     if dot and head not in CHOICES:
-        raise FedTailorError(
-            f"Unknown key '{key}'.{nearest(head, CHOICES)} Dotted keys start with: {', '.join(CHOICES)}."
-        )
+        hint = nearest(head, CHOICES) or nearest(key, options_of(Settings))
+        raise FedTailorError(f"Unknown key '{key}'.{hint} Dotted keys start with: {', '.join(CHOICES)}.")
     if head not in CHOICES:
         values[key] = _parse(text)
         return

@@ -36,17 +36,32 @@ def start(config: Config, path: Path, watch: Watch = lambda record: None, stop: 
     folder.append_ledger(simulation)
     folder.write_labels(simulation.federation)
     simulation.federation.plot(path / "labels.png")
-    return _persist(simulation, config, folder, watch, stop or Stop(), TRIES)
+    return _persist(simulation, config, folder, watch, stop or Stop())
 
 
 def resume(path: Path, watch: Watch = lambda record: None, stop: Stop | None = None) -> Simulation:
     """Carry on an interrupted run from its last whole checkpoint; the result is that of a run never interrupted."""
-    return _resume(path, watch, stop or Stop(), TRIES)
-
-
-def _resume(path: Path, watch: Watch, stop: Stop, tries: int) -> Simulation:
     folder = RunFolder.open(path)
-    config = Config.load(folder.config)
+    return _persist(None, Config.load(folder.config), folder, watch, stop or Stop())
+
+
+def _persist(simulation: Simulation | None, config: Config, folder: RunFolder, watch: Watch, stop: Stop) -> Simulation:
+    """Carry a run out, from its last checkpoint on if it is not here; so again, a few times, when a worker is lost."""
+    tries = TRIES
+    while True:
+        try:
+            return _carry_out(simulation or _restored(config, folder), config, folder, watch, stop)
+        except WorkerLost as loss:
+            if tries == 0:
+                raise WorkerLost(
+                    f"{loss} That is too often to go on. What there is can be carried on with:  fedtailor run --resume {folder.path}"
+                ) from None
+            log.warning("%s Carrying on from the last checkpoint with new workers.", loss)
+        simulation, tries = None, tries - 1
+
+
+def _restored(config: Config, folder: RunFolder) -> Simulation:
+    """A run as it stood at its last whole checkpoint, and its folder cut back to there."""
     simulation = _simulation(config)
     checkpoint = load_latest(folder.checkpoints, config.settings.device)
     if checkpoint is not None:
@@ -55,22 +70,7 @@ def _resume(path: Path, watch: Watch, stop: Stop, tries: int) -> Simulation:
     else:
         folder.cut_back(0)
     folder.restore_ledger(simulation.ledger)
-    return _persist(simulation, config, folder, watch, stop, tries)
-
-
-def _persist(
-    simulation: Simulation, config: Config, folder: RunFolder, watch: Watch, stop: Stop, tries: int
-) -> Simulation:
-    """Carry a run out; when a worker is lost, from the last checkpoint on with new ones, a few times."""
-    try:
-        return _carry_out(simulation, config, folder, watch, stop)
-    except WorkerLost as loss:
-        if tries == 0:
-            raise WorkerLost(
-                f"{loss} That is too often to go on. What there is can be carried on with:  fedtailor run --resume {folder.path}"
-            ) from None
-        log.warning("%s Carrying on from the last checkpoint with new workers.", loss)
-    return _resume(folder.path, watch, stop, tries - 1)
+    return simulation
 
 
 def _simulation(config: Config) -> Simulation:
@@ -81,6 +81,7 @@ def _simulation(config: Config) -> Simulation:
         config.net,
         engine=settings.engine,
         workers=settings.workers,
+        ray_address=settings.ray_address,
         protocol=settings,
     )
 

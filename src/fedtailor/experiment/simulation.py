@@ -54,13 +54,14 @@ class Simulation:
         head: str | None = None,
         engine: str = "auto",
         workers: int = 0,
+        ray_address: str = "",
         protocol: Protocol | None = None,
         **settings: Any,
     ) -> None:
         """`settings` are the protocol's options, such as rounds=20, lr=0.01, join=0.5, seed=1; `head` names the net's head submodule.
 
-        `engine` is inline, processes (with so many `workers`; 0 means one for each core) or auto; all give the same numbers. To stop in a
-        debugger inside a method, take inline.
+        `engine` is inline, processes or ray (with so many `workers`; 0 means one for each core; Ray is started here, or that at
+        `ray_address` is joined) or auto; all give the same numbers. To stop in a debugger inside a method, take inline.
         """
         if protocol is not None and settings:
             raise FedTailorError(f"Give either a protocol or its options ({', '.join(settings)}), not both.")
@@ -68,7 +69,7 @@ class Simulation:
         self.protocol = protocol or build(Protocol, settings)
         self.method = methods.build(method, {}) if isinstance(method, str) else method
         worker = Worker(federation, self.method, net, head, self.protocol)
-        self.engine = start_engine(engine, worker, workers)
+        self.engine = start_engine(engine, worker, workers, ray_address)
         self.worker = worker
         sizes = [len(c.train) for c in federation.clients]
         modules = Modules(net, head, federation.task, self.protocol, worker.modules.carry_buffers)
