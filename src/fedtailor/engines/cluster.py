@@ -67,7 +67,7 @@ def connect(address: str, cores: int) -> None:
 def _knock(address: str) -> None:
     """Ray itself tries for a minute before it gives up."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or "/" in host or not port.isdigit():
         raise FedTailorError(
             f"ray_address = {address!r} is not allowed: expected host:port of the cluster's head, such as 10.0.0.1:6379, or auto."
         )

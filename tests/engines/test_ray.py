@@ -1,0 +1,248 @@
+"""Ray actors give the numbers of one process, and a lost one never ends a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+
+import ray
+
+from fedtailor import Config, Federation, Simulation
+from fedtailor.data.federation import Split
+from fedtailor.engines import WorkerLost, start_engine
+from fedtailor.errors import FedTailorError
+from fedtailor.experiment.folder import read_lines
+from fedtailor.experiment.run import start
+from fedtailor.methods import methods
+from fedtailor.methods.fedavg import FedAvg
+from fedtailor.nets.cnn import CNN
+
+MEGABYTE = 1024**2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_ray():
+    """One Ray for all tests here, which engines find running and leave running."""
+    ray.init(
+        "local",
+        num_cpus=2,
+        object_store_memory=100 * MEGABYTE,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    yield
+    ray.shutdown()
+
+
+def federation(clients: int = 5, samples: int = 12) -> Federation:
+    """Small grey images of three classes; the server has some too."""
+    rng = np.random.default_rng(0)
+
+    def draw(n: int) -> tuple[np.ndarray, np.ndarray]:
+        y = np.arange(n) % 3
+        return (rng.integers(0, 60, (n, 1, 4, 4)) + 60 * y[:, None, None, None]).astype(np.uint8), y
+
+    made = Federation.from_clients([(*draw(samples + i), *draw(6)) for i in range(clients)])
+    return dataclasses.replace(made, server=Split(*map(torch.from_numpy, draw(12))))
+
+
+def simulate(method="fedrep", engine="ray", workers=2, net=None, **settings) -> Simulation:
+    settings = {"rounds": 2, "batch": 4, "lr": 0.05, "seed": 1, **settings}
+    net = net or CNN(conv1=2, conv2=2, hidden=4)
+    return Simulation(federation(), method, net, engine=engine, workers=workers, **settings)
+
+
+def numbers(simulation: Simulation) -> list[dict]:
+    return [{k: v for k, v in r.items() if not k.startswith("seconds")} for r in simulation.metrics]
+
+
+def assert_same_bits(one: Simulation, many: Simulation) -> None:
+    assert numbers(one) == numbers(many)
+    assert one.ledger.totals == many.ledger.totals
+    for client in range(5):
+        for name, tensor in one.state(client).items():
+            assert torch.equal(tensor, many.state(client)[name])
+        for a, b in zip(one.personal(client).parameters(), many.personal(client).parameters(), strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedrep", "fedamp", "heart"])
+def test_actors_give_the_same_bits_as_one_process(name):
+    options = {"akt_steps": 3, "akt_batch": 8, "pgd_steps": 2} if name == "heart" else {}
+    one, many = (simulate(methods.build(name, options), engine, join=0.6).run() for engine in ("inline", "ray"))
+    assert_same_bits(one, many)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_any_number_of_actors_gives_the_same_bits(workers):
+    many = simulate(workers=workers).run()
+    assert len(many.engine.actors) == workers
+    assert_same_bits(simulate(engine="inline").run(), many)
+
+
+def test_without_a_number_there_is_an_actor_for_each_core_of_the_cluster():
+    assert len(simulate(workers=0).engine.actors) == 2
+
+
+class Wrapped(nn.Module):
+    """A net of the user's own, in a file that no actor can import."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 3))
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+@dataclass(frozen=True)
+class Odd(FedAvg):
+    """FedAvg whose client 3 does something odd in round 2; it too is in a file that no actor can import."""
+
+    name = "odd"
+    deed: str = "die"
+
+    def fit(self, client, payload):
+        if client.id == 3 and client.round == 2:
+            if self.deed == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.deed == "user":
+                raise FedTailorError("the data of client 3 is not fit for this")
+            if self.deed == "bug":
+                raise ZeroDivisionError("a bug in a method")
+            client.warn("something to hear of")
+        return super().fit(client, payload)
+
+
+def test_methods_and_nets_of_a_users_own_file_are_sent_along(caplog):
+    with caplog.at_level(logging.WARNING):
+        one, many = (simulate(Odd(deed="warn"), engine, net=Wrapped()).run() for engine in ("inline", "ray"))
+    assert_same_bits(one, many)
+    assert caplog.text.count("fit 2 3: something to hear of") == 2
+
+
+def test_what_cannot_be_sent_is_told():
+    net = Wrapped()
+    simulation = simulate(engine="inline", net=net)
+    net.line = socket.socket()
+    with net.line, pytest.raises(FedTailorError, match=r"cannot be sent.*socket.*engine=inline"):
+        start_engine("ray", simulation.worker, 2)
+
+
+def test_a_mistake_of_the_user_arrives_as_one_and_a_bug_with_its_traceback():
+    with pytest.raises(FedTailorError, match=r"^the data of client 3 is not fit for this$"):
+        simulate(Odd(deed="user")).run()
+    with pytest.raises(RuntimeError, match=r"(?s)A worker failed:.*in fit.*ZeroDivisionError: a bug in a method"):
+        simulate(Odd(deed="bug")).run()
+
+
+def test_an_actor_that_dies_is_named():
+    run = simulate(Odd())
+    run.step()
+    begin = time.monotonic()
+    with pytest.raises(WorkerLost, match=r"Actor \d \(process \d+ on [\d.]+\) was lost in round 2 \(fit\): "):
+        run.step()
+    assert time.monotonic() - begin < 10
+
+
+def test_a_run_that_loses_an_actor_goes_on_with_a_new_one_to_the_same_bits(tmp_path, caplog, monkeypatch):
+    engines = []
+    monkeypatch.setattr(
+        "fedtailor.experiment.simulation.start_engine", lambda *a: engines.append(start_engine(*a)) or engines[-1]
+    )
+
+    def config(engine: str) -> Config:
+        words = ["rounds=5", "clients=5", "partition=iid", "net=mlp", "net.hidden=[8]", "checkpoint_every=2"]
+        return Config.load(words=[*words, f"engine={engine}", "workers=2", "save_models=false"])
+
+    def watch(record):
+        if record["round"] == 3 and len(engines) == 1:
+            ray.kill(engines[0].actors[1])
+
+    start(config("ray"), tmp_path / "lost", watch)
+    assert "Carrying on from the last checkpoint" in caplog.text
+    assert len(engines) == 2
+    start(config("inline"), tmp_path / "whole")
+    for file in ("clients.jsonl", "ledger.csv"):
+        assert (tmp_path / "lost" / file).read_text() == (tmp_path / "whole" / file).read_text()
+    lost, whole = (read_lines(tmp_path / name / "metrics.jsonl") for name in ("lost", "whole"))
+    assert [r["loss"] for r in lost] == [r["loss"] for r in whole]
+
+
+def test_a_tensor_is_put_into_the_store_once_however_many_clients_it_goes_to(monkeypatch):
+    run = simulate("fedavg")
+    stored = []
+    monkeypatch.setattr(ray, "put", lambda value, put=ray.put: stored.append(value) or put(value))
+    common, private = torch.arange(1000.0), [torch.full((2,), float(i)) for i in range(5)]
+    run.engine.call("remember", 0, range(5), lambda i: {"model": common, "own": private[i]})
+    assert sum(data.nbytes == 4000 for part in stored for _, _, data in part.values()) == 1
+    assert len(stored) == 3  # what goes to both actors, and what goes to each alone
+    run.engine.met.update(range(5))
+    assert all(
+        torch.equal(run.state(i)["own"], private[i]) and torch.equal(run.state(i)["model"], common) for i in range(5)
+    )
+
+
+def test_an_actor_gets_the_samples_of_its_own_clients_only():
+    worker = simulate(engine="inline").worker
+    share = worker.share([1, 3])
+    assert {i: len(c.train) for i, c in share.clients.items()} == {1: 13, 3: 15}
+    assert len(share.federation.server) == 0
+    for i in (1, 3):
+        assert torch.equal(share.clients[i].train.x, worker.clients[i].train.x)
+        assert share.clients[i].train.x.untyped_storage().nbytes() == worker.clients[i].train.x.nbytes
+
+
+def test_an_interrupt_is_not_for_actors():
+    run = simulate()
+    run.step()
+    for home in run.engine.homes:
+        os.kill(int(home.split("process ")[1].split()[0]), signal.SIGINT)
+    assert len(run.run().metrics) == 2
+
+
+def test_a_ray_that_was_there_before_is_left_running_without_our_actors():
+    run = simulate()
+    pids = [int(home.split("process ")[1].split()[0]) for home in run.engine.homes]
+    run.close()
+    assert ray.is_initialized()
+    deadline = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "fedtailor.engines.ray", raising=False)
+    with pytest.raises(FedTailorError, match=r"engine=ray needs Ray:  pip install 'fedtailor\[ray\]'"):
+        simulate()
+
+
+def test_addresses_that_cannot_be(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with socket.socket() as taken:  # bound, so that nobody else answers there, but not listening
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        begin = time.monotonic()
+        with pytest.raises(FedTailorError, match=rf"No Ray cluster answers at 127.0.0.1:{port}.*ray start --head"):
+            simulate(ray_address=f"127.0.0.1:{port}")
+        assert time.monotonic() - begin < 10
+    with pytest.raises(FedTailorError, match=r"ray_address = 'ray://head:10001' is not allowed: expected host:port"):
+        simulate(ray_address="ray://head:10001")
+    with pytest.raises(FedTailorError, match=r"ray_address=somewhere:1 is for engine=ray"):
+        simulate(engine="inline", ray_address="somewhere:1")
