@@ -1,6 +1,6 @@
 """One job on every engine: seconds a round, how much faster than one worker, and that the numbers are equal to the bit.
 
-python -m bench.engines --method fedrep --workers 1,2 --repeats 3 --json engines.json
+python -m bench.engines --method fedrep --engines processes,ray --workers 1,2 --repeats 3 --json engines.json
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from fedtailor.experiment.config import method_words
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", default="fedavg")
+    parser.add_argument(
+        "--engines", default="processes", help="processes, ray, or both with a comma; inline always runs"
+    )
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", help="write the numbers to this file")
@@ -35,7 +38,8 @@ def main() -> None:
         )
 
     counts = [int(n) for n in args.workers.split(",")]
-    runs = {"inline": simulation("inline", 0)} | {f"processes {n}": simulation("processes", n) for n in counts}
+    names = args.engines.split(",")
+    runs = {"inline": simulation("inline", 0)} | {f"{e} {n}": simulation(e, n) for n in counts for e in names}
     times = in_turns({name: run.step for name, run in runs.items()}, args.repeats)
     reference = numbers(runs["inline"])
     one = times.get("processes 1", times["inline"])
