@@ -80,24 +80,6 @@ def assert_same_bits(one: Simulation, many: Simulation) -> None:
             assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedrep", "fedamp", "heart"])
-def test_actors_give_the_same_bits_as_one_process(name):
-    options = {"akt_steps": 3, "akt_batch": 8, "pgd_steps": 2} if name == "heart" else {}
-    one, many = (simulate(methods.build(name, options), engine, join=0.6).run() for engine in ("inline", "ray"))
-    assert_same_bits(one, many)
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_any_number_of_actors_gives_the_same_bits(workers):
-    many = simulate(workers=workers).run()
-    assert len(many.engine.actors) == workers
-    assert_same_bits(simulate(engine="inline").run(), many)
-
-
-def test_without_a_number_there_is_an_actor_for_each_core_of_the_cluster():
-    assert len(simulate(workers=0).engine.actors) == 2
-
-
 class Wrapped(nn.Module):
     """A net of the user's own, in a file that no actor can import."""
 
@@ -109,30 +91,48 @@ class Wrapped(nn.Module):
         return self.inner(x)
 
 
+@pytest.mark.parametrize(
+    ("name", "workers", "net"), [("fedavg", 2, Wrapped()), ("fedrep", 3, None), ("fedamp", 1, None), ("heart", 2, None)]
+)
+def test_any_number_of_actors_gives_the_same_bits_as_one_process(name, workers, net):
+    options = {"akt_steps": 3, "akt_batch": 8, "pgd_steps": 2} if name == "heart" else {}
+    method = methods.build(name, options)
+    one, many = (simulate(method, engine, workers, net, join=0.6).run() for engine in ("inline", "ray"))
+    assert len(many.engine.actors) == workers
+    assert_same_bits(one, many)
+
+
 @dataclass(frozen=True)
 class Odd(FedAvg):
-    """FedAvg whose client 3 does something odd in round 2; it too is in a file that no actor can import."""
+    """FedAvg whose client 3 does something odd in every round; it too is in a file that no actor can import."""
 
     name = "odd"
-    deed: str = "die"
 
     def fit(self, client, payload):
-        if client.id == 3 and client.round == 2:
-            if self.deed == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.deed == "user":
-                raise FedTailorError("the data of client 3 is not fit for this")
-            if self.deed == "bug":
-                raise ZeroDivisionError("a bug in a method")
-            client.warn("something to hear of")
+        if client.id == 3:
+            match client.round:
+                case 1:
+                    client.warn("something to hear of")
+                case 2:
+                    raise FedTailorError("the data of client 3 is not fit for this")
+                case 3:
+                    raise ZeroDivisionError("a bug in a method")
+                case 4:
+                    os.kill(os.getpid(), signal.SIGKILL)
         return super().fit(client, payload)
 
 
-def test_methods_and_nets_of_a_users_own_file_are_sent_along(caplog):
+def test_what_an_actor_logs_stumbles_over_or_dies_of_is_told_here(caplog):
+    run = simulate(Odd(), rounds=4)
     with caplog.at_level(logging.WARNING):
-        one, many = (simulate(Odd(deed="warn"), engine, net=Wrapped()).run() for engine in ("inline", "ray"))
-    assert_same_bits(one, many)
-    assert caplog.text.count("fit 2 3: something to hear of") == 2
+        run.step()
+    assert "fit 1 3: something to hear of" in caplog.text
+    with pytest.raises(FedTailorError, match=r"^the data of client 3 is not fit for this$"):
+        run.step()
+    with pytest.raises(RuntimeError, match=r"(?s)A worker failed:.*in fit.*ZeroDivisionError: a bug in a method"):
+        run.step()
+    with pytest.raises(WorkerLost, match=r"Actor \d \(process \d+ on [\d.]+\) was lost in round 4 \(fit\): "):
+        run.step()
 
 
 def test_what_cannot_be_sent_is_told():
@@ -141,22 +141,6 @@ def test_what_cannot_be_sent_is_told():
     net.line = socket.socket()
     with net.line, pytest.raises(FedTailorError, match=r"cannot be sent.*socket.*engine=inline"):
         start_engine("ray", simulation.worker, 2)
-
-
-def test_a_mistake_of_the_user_arrives_as_one_and_a_bug_with_its_traceback():
-    with pytest.raises(FedTailorError, match=r"^the data of client 3 is not fit for this$"):
-        simulate(Odd(deed="user")).run()
-    with pytest.raises(RuntimeError, match=r"(?s)A worker failed:.*in fit.*ZeroDivisionError: a bug in a method"):
-        simulate(Odd(deed="bug")).run()
-
-
-def test_an_actor_that_dies_is_named():
-    run = simulate(Odd())
-    run.step()
-    begin = time.monotonic()
-    with pytest.raises(WorkerLost, match=r"Actor \d \(process \d+ on [\d.]+\) was lost in round 2 \(fit\): "):
-        run.step()
-    assert time.monotonic() - begin < 10
 
 
 def test_a_run_that_loses_an_actor_goes_on_with_a_new_one_to_the_same_bits(tmp_path, caplog, monkeypatch):
@@ -184,7 +168,8 @@ def test_a_run_that_loses_an_actor_goes_on_with_a_new_one_to_the_same_bits(tmp_p
 
 
 def test_a_tensor_is_put_into_the_store_once_however_many_clients_it_goes_to(monkeypatch):
-    run = simulate("fedavg")
+    run = simulate("fedavg", workers=0)
+    assert len(run.engine.actors) == 2  # one for each core
     stored = []
     monkeypatch.setattr(ray, "put", lambda value, put=ray.put: stored.append(value) or put(value))
     common, private = torch.arange(1000.0), [torch.full((2,), float(i)) for i in range(5)]
@@ -207,17 +192,12 @@ def test_an_actor_gets_the_samples_of_its_own_clients_only():
         assert share.clients[i].train.x.untyped_storage().nbytes() == worker.clients[i].train.x.nbytes
 
 
-def test_an_interrupt_is_not_for_actors():
-    run = simulate()
-    run.step()
-    for home in run.engine.homes:
-        os.kill(int(home.split("process ")[1].split()[0]), signal.SIGINT)
-    assert len(run.run().metrics) == 2
-
-
-def test_a_ray_that_was_there_before_is_left_running_without_our_actors():
+def test_an_interrupt_is_not_for_actors_and_closing_ends_them_but_not_the_ray_that_was_there_before():
     run = simulate()
     pids = [int(home.split("process ")[1].split()[0]) for home in run.engine.homes]
+    for pid in pids:
+        os.kill(pid, signal.SIGINT)
+    assert len(run.run().metrics) == 2
     run.close()
     assert ray.is_initialized()
     deadline = time.monotonic() + 10
