@@ -69,7 +69,7 @@ def numbers(folder: Path) -> list[dict]:
 @pytest.mark.slow
 def test_a_run_outlives_a_node(tmp_path):
     port = free_port()
-    head = ["--head", f"--port={port}", "--ray-client-server-port=0", "--include-dashboard=false"]
+    head = ["--head", f"--port={port}", "--include-dashboard=false"]
     with node(*head), node(f"--address=127.0.0.1:{port}") as second:
         lost = run(tmp_path / "lost", "engine=ray", f"ray_address=127.0.0.1:{port}")
         wait_for_round(tmp_path / "lost", 8, lost)

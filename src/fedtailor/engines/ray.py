@@ -18,7 +18,7 @@ import numpy as np
 import ray
 import torch
 from ray import cloudpickle
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from torch import Tensor, nn
 
 from fedtailor.engines.base import WorkerLost
@@ -54,7 +54,11 @@ class RayActors(Remote):
         count = len(set(self.owners))
         self.homes = [f"Actor {number}" for number in range(count)]  # with the place of each once it is known
         # Cores are reserved if there are enough. More actors than that share them: they would wait for ever for cores of their own.
-        self._start(ray.remote(num_cpus=threads if count <= room else 0, scheduling_strategy="SPREAD")(Actor))
+        try:
+            self._start(ray.remote(num_cpus=threads if count <= room else 0, scheduling_strategy="SPREAD")(Actor))
+        except BaseException:
+            self.close()
+            raise
 
     def ask(self, busy: Sequence[int], request: Request) -> Iterator[tuple[Any, Tensors]]:
         parts = _parts(request)
@@ -89,12 +93,13 @@ class RayActors(Remote):
                 place, trouble = self._taken(one, number, "while it started")
                 self.homes[number] += f" ({place})"
                 if trouble:
-                    self.close()
                     raise FedTailorError(f"{self.homes[number]} cannot serve: {trouble}")
 
     def _taken(self, ready: Any, number: int, when: str) -> Any:
         try:
             return ray.get(ready)
+        except RayTaskError as error:
+            raise RuntimeError(f"A worker failed:\n{error}") from None
         except RayError as error:
             self.close()
             reason = " ".join(line for line in str(error).splitlines() if not line.startswith("\t"))
