@@ -34,7 +34,13 @@ def main() -> None:
 
     def simulation(engine: str, workers: int) -> Simulation:
         return Simulation(
-            federation, config.method, config.net, engine=engine, workers=workers, protocol=config.settings
+            federation,
+            config.method,
+            config.net,
+            engine=engine,
+            workers=workers,
+            ray_address=config.settings.ray_address if engine == "ray" else "",
+            protocol=config.settings,
         )
 
     counts = [int(n) for n in args.workers.split(",")]
@@ -49,7 +55,7 @@ def main() -> None:
     }
     print(f"{config.method.name}\n{'engine':<14}{'seconds':>10}{'speed-up':>10}   equal to the bit")
     for name, row in table.items():
-        print(f"{name:<14}{row['seconds']:>10.2f}{row['speedup']:>10.2f}   {row['identical']}")
+        print(f"{name:<14}{row['seconds']:>10.3f}{row['speedup']:>10.2f}   {row['identical']}")
     if args.json:
         Path(args.json).write_text(json.dumps(table, indent=1))
 

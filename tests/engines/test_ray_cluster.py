@@ -26,7 +26,9 @@ def node(*words: str) -> Iterator[subprocess.Popen]:
     """`ray start` with one core, which ends with this context."""
     ray = Path(sys.executable).with_name("ray")
     small = ["--num-cpus=1", "--object-store-memory=100000000", "--node-ip-address=127.0.0.1", "--disable-usage-stats"]
-    process = subprocess.Popen([ray, "start", "--block", *small, *words], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [ray, "start", "--block", *small, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     try:
         for line in process.stdout:
             if "Ray runtime started" in line:
