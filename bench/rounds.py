@@ -5,8 +5,8 @@
     FEDTAILOR_DATA=… python -m bench.rounds data=fashion-mnist data.fraction=0.2 net=cnn
 
 Without words it runs on 20 % of Fashion-MNIST where that is at hand, else on random images of the same shape. Machines are noisy: each
-method's rounds and the bare loop's are timed in turns, the shortest of the repeats counts, and the ratio is what to compare. The bare loop has as many processes
-as there are cores, one thread each, and so has FedTailor.
+method's rounds and the bare loop's are timed in turns, the shortest of the repeats counts, and the ratio is what to compare. The bare
+loop has as many processes as there are cores, one thread each, and so has FedTailor.
 """
 
 from __future__ import annotations
