@@ -137,3 +137,7 @@ def test_a_partition_seed_keeps_the_partition_while_seeds_change():
     other = Config.load(words=["data=digits", "clients=5", "data.fraction=0.5", "seed=3"]).federation()
     assert np.array_equal(first.label_counts, second.label_counts)
     assert np.array_equal(first.label_counts, other.label_counts)
+
+
+def test_the_address_of_ray_may_be_dotted():
+    assert Config.load(words=["engine=ray", "ray.address=auto"]).settings.ray_address == "auto"

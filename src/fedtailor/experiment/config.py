@@ -150,6 +150,8 @@ def lay_over(values: dict[str, Any], word: str) -> None:
     key, sign, text = word.partition("=")
     if not sign or not key:
         raise FedTailorError(f"'{word}' is not of the form key=value, such as rounds=5 or method.head_epochs=2.")
+    if key == "ray.address":  # dotted as an option of a part is, which Ray is not
+        key = "ray_address"
     head, dot, option_name = key.partition(".")
     if dot and head not in CHOICES:
         hint = nearest(head, CHOICES) or nearest(key, options_of(Settings))
