@@ -47,6 +47,16 @@ class Split:
         return f"Split({len(self):,} samples of {_shape(self.x.shape[1:])} {_dtype(self.x)})"
 
 
+@dataclass(frozen=True, repr=False, eq=False)
+class Elsewhere(Split):
+    """Samples that stay at a site of their own: here only their kind and number are known."""
+
+    count: int = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+
 @dataclass(frozen=True, eq=False)
 class ClientData:
     """What one client holds."""
@@ -210,6 +220,11 @@ class Federation:
         return Task(self.shape, self.classes, self.vocabulary)
 
     @property
+    def at_hand(self) -> bool:
+        """Whether the clients' samples are on this machine."""
+        return not any(isinstance(client.train, Elsewhere) for client in self.clients)
+
+    @property
     def sizes(self) -> np.ndarray:
         """The number of training samples of each client."""
         return np.array([len(client.train) for client in self.clients])
@@ -276,7 +291,7 @@ def _check(split: Split, where: str, federation: Federation, dtype: torch.dtype)
             f"Samples must be alike everywhere, but {where} has {_shape(split.x.shape[1:])} {_dtype(split.x)} where the first client has "
             f"{_shape(federation.shape)} {str(dtype).removeprefix('torch.')}."
         )
-    if len(split) == 0:
+    if len(split) == 0 or isinstance(split, Elsewhere):
         return
     low, high = int(split.y.min()), int(split.y.max())
     if low < 0 or high >= federation.classes:

@@ -47,9 +47,12 @@ class Worker:
         net: str | Architecture | nn.Module,
         head: str | None,
         protocol: Protocol,
+        first: int = 0,
     ) -> None:
+        """`first` is the number of the federation's first client: one site's worker has only that client, which is not number 0."""
         keep_freed_memory()
         self.federation = federation
+        self.clients = {first + k: client for k, client in enumerate(federation.clients)}
         self.method = method
         self.protocol = protocol
         buffers = method.bn_buffers if protocol.bn_buffers == "method" else protocol.bn_buffers
@@ -128,7 +131,7 @@ class Worker:
         self._keep(client)
 
     def evaluate(self, id: int, round: int, payload: Payload) -> Score:
-        if not len(self.federation.clients[id].test):
+        if not len(self.clients[id].test):
             return Score()
         return score(self._personal(id, round, payload), self._test(id))
 
@@ -147,7 +150,7 @@ class Worker:
 
     def _client(self, id: int, round: int, purpose: str) -> Client:
         keys: tuple[Key, ...] = (purpose, round, id)
-        data = self.federation.clients[id]
+        data = self.clients[id]
         samples = self.samples(data.train, (id, "train"))
         client = Client(
             self.modules, samples, self.protocol, self.states.get(id, {}), keys, id=id, round=round, data=data
@@ -157,7 +160,7 @@ class Worker:
         return client
 
     def _test(self, id: int) -> Samples:
-        return self.samples(self.federation.clients[id].test, (id, "test"))
+        return self.samples(self.clients[id].test, (id, "test"))
 
     def _keep(self, client: Client) -> None:
         client.keep_buffers()

@@ -20,6 +20,7 @@ log = logging.getLogger("fedtailor")
 TRIES = 3  # how often a run goes on by itself after it lost a worker
 
 Watch = Callable[[Record], None]
+Build = Callable[[Config], Simulation]
 
 
 @dataclass
@@ -29,25 +30,47 @@ class Stop:
     asked: bool = False
 
 
-def start(config: Config, path: Path, watch: Watch = lambda record: None, stop: Stop | None = None) -> Simulation:
+def simulation_of(config: Config) -> Simulation:
+    """The simulation that a config describes, with all clients on this machine."""
+    settings = config.settings
+    return Simulation(
+        config.federation(),
+        config.method,
+        config.net,
+        engine=settings.engine,
+        workers=settings.workers,
+        protocol=settings,
+    )
+
+
+def start(
+    config: Config,
+    path: Path,
+    watch: Watch = lambda record: None,
+    stop: Stop | None = None,
+    build: Build = simulation_of,
+) -> Simulation:
     """Run an experiment into a new folder."""
-    simulation = _simulation(config)
+    simulation = build(config)
     folder = RunFolder.create(path, config)
     folder.append_ledger(simulation)
-    folder.write_labels(simulation.federation)
-    simulation.federation.plot(path / "labels.png")
-    return _persist(simulation, config, folder, watch, stop or Stop(), TRIES)
+    if simulation.federation.at_hand:
+        folder.write_labels(simulation.federation)
+        simulation.federation.plot(path / "labels.png")
+    return _persist(simulation, config, folder, watch, stop or Stop(), TRIES, build)
 
 
-def resume(path: Path, watch: Watch = lambda record: None, stop: Stop | None = None) -> Simulation:
+def resume(
+    path: Path, watch: Watch = lambda record: None, stop: Stop | None = None, build: Build = simulation_of
+) -> Simulation:
     """Carry on an interrupted run from its last whole checkpoint; the result is that of a run never interrupted."""
-    return _resume(path, watch, stop or Stop(), TRIES)
+    return _resume(path, watch, stop or Stop(), TRIES, build)
 
 
-def _resume(path: Path, watch: Watch, stop: Stop, tries: int) -> Simulation:
+def _resume(path: Path, watch: Watch, stop: Stop, tries: int, build: Build) -> Simulation:
     folder = RunFolder.open(path)
     config = Config.load(folder.config)
-    simulation = _simulation(config)
+    simulation = build(config)
     checkpoint = load_latest(folder.checkpoints, config.settings.device)
     if checkpoint is not None:
         folder.cut_back(checkpoint.round)
@@ -55,11 +78,11 @@ def _resume(path: Path, watch: Watch, stop: Stop, tries: int) -> Simulation:
     else:
         folder.cut_back(0)
     folder.restore_ledger(simulation.ledger)
-    return _persist(simulation, config, folder, watch, stop, tries)
+    return _persist(simulation, config, folder, watch, stop, tries, build)
 
 
 def _persist(
-    simulation: Simulation, config: Config, folder: RunFolder, watch: Watch, stop: Stop, tries: int
+    simulation: Simulation, config: Config, folder: RunFolder, watch: Watch, stop: Stop, tries: int, build: Build
 ) -> Simulation:
     """Carry a run out; when a worker is lost, from the last checkpoint on with new ones, a few times."""
     try:
@@ -70,19 +93,7 @@ def _persist(
                 f"{loss} That is too often to go on. What there is can be carried on with:  fedtailor run --resume {folder.path}"
             ) from None
         log.warning("%s Carrying on from the last checkpoint with new workers.", loss)
-    return _resume(folder.path, watch, stop, tries - 1)
-
-
-def _simulation(config: Config) -> Simulation:
-    settings = config.settings
-    return Simulation(
-        config.federation(),
-        config.method,
-        config.net,
-        engine=settings.engine,
-        workers=settings.workers,
-        protocol=settings,
-    )
+    return _resume(folder.path, watch, stop, tries - 1, build)
 
 
 def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch: Watch, stop: Stop) -> Simulation:
@@ -112,7 +123,7 @@ def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch:
         if simulation.metrics and state != "failed":
             folder.write_clients(simulation)
     if state == "finished" and config.settings.save_models:
-        folder.write_models(simulation)
+        simulation.save_models(folder.models)
     return simulation
 
 

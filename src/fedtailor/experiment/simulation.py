@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import nn
 
 from fedtailor.data.federation import Federation
-from fedtailor.engines import Outcome, start_engine
+from fedtailor.engines import Engine, Outcome, start_engine
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.evaluation import summarize
@@ -52,7 +53,7 @@ class Simulation:
         net: str | Architecture | nn.Module = "cnn",
         *,
         head: str | None = None,
-        engine: str = "auto",
+        engine: str | Engine = "auto",
         workers: int = 0,
         protocol: Protocol | None = None,
         **settings: Any,
@@ -60,7 +61,7 @@ class Simulation:
         """`settings` are the protocol's options, such as rounds=20, lr=0.01, join=0.5, seed=1; `head` names the net's head submodule.
 
         `engine` is inline, processes (with so many `workers`; 0 means one for each core) or auto; all give the same numbers. To stop in a
-        debugger inside a method, take inline.
+        debugger inside a method, take inline. An engine that is made already is taken as it is.
         """
         if protocol is not None and settings:
             raise FedTailorError(f"Give either a protocol or its options ({', '.join(settings)}), not both.")
@@ -68,7 +69,7 @@ class Simulation:
         self.protocol = protocol or build(Protocol, settings)
         self.method = methods.build(method, {}) if isinstance(method, str) else method
         worker = Worker(federation, self.method, net, head, self.protocol)
-        self.engine = start_engine(engine, worker, workers)
+        self.engine = engine if isinstance(engine, Engine) else start_engine(engine, worker, workers)
         self.worker = worker
         sizes = [len(c.train) for c in federation.clients]
         modules = Modules(net, head, federation.task, self.protocol, worker.modules.carry_buffers)
@@ -142,10 +143,11 @@ class Simulation:
             **self._quality(due),
             "train_loss": sum(losses) / len(losses) if losses else float("nan"),
             "picked": len(chosen.picked),
-            "replied": len(chosen.replying),
+            "replied": len(self.outcomes),
             "bytes_up": self.ledger.bytes("up"),
             "bytes_down": self.ledger.bytes("down"),
             **clock.seconds,
+            **self.engine.noted(),
             **self.server.logged,
         }
 
@@ -236,6 +238,10 @@ class Simulation:
     def personal(self, client: int) -> nn.Module:
         """A client's personal model now, as an independent plain module."""
         return self.engine.personal(self.round, client, self._send(client))
+
+    def save_models(self, folder: Path) -> None:
+        """Save every client's personal model as it is now."""
+        self.engine.save_models(self.round, self.everyone, self._send, folder)
 
     def restore(self, round: int, server: State, clients: Mapping[int, State], metrics: list[Record]) -> None:
         """Go back to the end of a round, as a checkpoint kept it."""
