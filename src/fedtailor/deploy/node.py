@@ -81,10 +81,8 @@ class Node:
                 f"site.toml has keys that it should not have: {', '.join(own)}. Allowed: client, name, folder, data."
             )
         terms, config = split(values)
-        if has_data or client is None:
-            data = config.alone(str(name or folder.name))
-        else:
-            data = part_of(config.federation(), client)
+        own_data = has_data or client is None
+        data = config.alone(str(name or folder.name)) if own_data else part_of(config.federation(), client)
         return cls(terms, config, client, folder, data)
 
     def serve(self, plain: Mapping[str, Any], payload: Payload) -> Outcome:

@@ -73,41 +73,46 @@ class Headquarters:
 
     def welcome(self) -> None:
         """Give every newcomer that is online its personal model, by the method's rule; the run itself does not change."""
-        simulation = self._finished()
+        simulation, engine = self._finished()
         self.post.meet()
-        nodes = {k: n for k, n in enumerate(n for n, site in self.post.sites.items() if site and site.client is None)}
+        found = {node: site for node, site in self.post.sites.items() if site is not None and site.client is None}
+        nodes, sites = dict(enumerate(found)), list(found.values())
         if not nodes:
             raise FedTailorError("No newcomer is online: a site whose site.toml has no client number.")
-        engine = simulation.engine
-        assert isinstance(engine, Flower)
-        hellos, silent = self.post.ask_nodes("hello", 0, engine.plain(), dict.fromkeys(nodes, {}), nodes)
-        payloads = {k: self.config.method.welcome(simulation.server, hello.up) for k, hello in hellos.items()}
+        scrutiny = replace(
+            engine.scrutiny, sizes={k: (site.train, site.test) for k, site in enumerate(sites)}, known={}
+        )
+        hellos, silent = self.post.ask_nodes("hello", 0, engine.plain(), {k: {} for k in nodes}, nodes)
+        silent |= scrutiny.refused("hello", hellos, {}, trusted=(engine.hellos or {}).values())
+        method, server = self.config.method, simulation.server
+        payloads = {k: method.welcome(server, hello.up) for k, hello in hellos.items() if k not in silent}
         joined, failed = self.post.ask_nodes("onboard", 0, engine.plain(), payloads, nodes)
-        for k, node in nodes.items():
-            site = self.post.sites[node]
-            assert site is not None
+        for k, site in enumerate(sites):
             if k in joined:
-                log.info("%s %s.%s", site.name, self.config.method.new_client, _told(joined[k]))
+                log.info("%s %s.%s", site.name, method.new_client, _told(joined[k]))
             else:
-                log.warning("%s did not join: %s", site.name, {**silent, **failed}.get(k))
+                log.warning("%s did not join: %s", site.name, {**silent, **failed}[k])
 
-    def _finished(self) -> Simulation:
+    def _finished(self) -> tuple[Simulation, Flower]:
         """The federation as it stood after its last checkpoint."""
         path = self.folder / "run"
         checkpoint = load_latest(path / "checkpoints", self.config.settings.device)
         if checkpoint is None or not self.members.sites:
             raise FedTailorError(f"'{path}' has no checkpoint to join. Run the federation first.")
-        simulation = self._simulation(self.config)
+        simulation, engine = self._federation(self.config)
         simulation.restore(checkpoint.round, checkpoint.server, {}, RunFolder(path).records())
-        return simulation
+        return simulation, engine
 
     def _simulation(self, config: Config) -> Simulation:
+        return self._federation(config)[0]
+
+    def _federation(self, config: Config) -> tuple[Simulation, Flower]:
         sites = self.members.sites or self._assembled(config.settings.clients)
         federation = self._with_proxy(federation_of(sites))
         engine = self._engine(federation, sites)
         simulation = Simulation(federation, config.method, config.net, engine=engine, protocol=config.settings)
         self.members.record(sites, engine.hellos or {})
-        return simulation
+        return simulation, engine
 
     def _engine(self, federation: Federation, sites: Sequence[Site]) -> Flower:
         sizes = {site.client: (site.train, site.test) for site in sites if site.client is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -34,22 +34,36 @@ class Scrutiny:
     up: tuple[str, ...]  # what the method declares
     sizes: Mapping[int, tuple[int, int]]  # client -> its training and test samples, as it described itself
     few: int  # as many as there are classes or clients
-    known: dict[str, Form] = field(default_factory=dict)  # work -> the form seen before
+    known: dict[tuple[str, tuple[str, ...]], Form] = field(
+        default_factory=dict
+    )  # (work, names sent) -> the form seen before
 
-    def refused(self, work: str, outcomes: Mapping[int, Outcome], sent: Mapping[int, Payload]) -> dict[int, str]:
-        """Client -> why its answer must not be used."""
+    def refused(
+        self, work: str, outcomes: Mapping[int, Outcome], sent: Mapping[int, Payload], trusted: Iterable[Payload] = ()
+    ) -> dict[int, str]:
+        """Client -> why its answer must not be used. `trusted` are answers to the same call from before, which vote too."""
         faults = {i: self._fault(work, i, outcome, sent.get(i, {})) for i, outcome in outcomes.items()}
         refused = {i: fault for i, fault in faults.items() if fault}
-        forms = {i: form(o.up, self.few) for i, o in outcomes.items() if i not in refused}
-        if not forms:
-            return refused
-        votes = Counter(forms.values())
-        usual = max(votes, key=lambda f: (votes[f], f == self.known.get(work)))
-        self.known[work] = usual
-        for i, own in forms.items():
-            if own != usual:
-                refused[i] = f"it sends {shown(own)} where most sites send {shown(usual)}"
+        for names in {
+            tuple(sorted(sent.get(i, {}))) for i in outcomes
+        }:  # who was sent other things may answer with others
+            forms = {
+                i: form(o.up, self.few)
+                for i, o in outcomes.items()
+                if i not in refused and tuple(sorted(sent.get(i, {}))) == names
+            }
+            refused |= self._outvoted((work, names), forms, [form(payload, self.few) for payload in trusted])
         return refused
+
+    def _outvoted(
+        self, call: tuple[str, tuple[str, ...]], forms: Mapping[int, Form], trusted: list[Form]
+    ) -> dict[int, str]:
+        votes = Counter([*forms.values(), *trusted])
+        if not votes:
+            return {}
+        usual = self.known[call] = max(votes, key=lambda form: (votes[form], form == self.known.get(call)))
+        told = f"where most sites send {shown(usual)}"
+        return {i: f"it sends {shown(own)} {told}" for i, own in forms.items() if own != usual}
 
     def _fault(self, work: str, client: int, outcome: Outcome, sent: Payload) -> str:
         train, test = self.sizes[client]
