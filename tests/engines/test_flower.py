@@ -395,3 +395,16 @@ def test_the_bytes_of_answers_are_those_in_the_ledger(tmp_path):
     ledger = sum(int(row[4]) for row in rows if row[2] == "up")
     assert ledger > 0
     assert moved["up"] == ledger + 128 * moved["arrays"]  # NumPy's header of each array
+
+
+def test_a_reply_that_breaks_the_server_is_found_and_left_out(tmp_path, caplog):
+    def spoil(call, client, reply):
+        if (call["work"], call["round"], client) == ("fit", 2, 1):
+            return changed(reply, labels=torch.full_like(read_outcome(reply.content, "cpu").up["labels"], 10**6))
+        return reply
+
+    with caplog.at_level(logging.WARNING):
+        federate(tmp_path, "method=fedgh", spoil=spoil)
+    records = read_lines(tmp_path / "run" / "metrics.jsonl")
+    assert [(r["replied"], r["rejected"]) for r in records] == [(4, 0), (3, 1), (4, 0)]
+    assert "the answer of site 1 (client-1) is left out: round 2: the server cannot use it (IndexError" in caplog.text

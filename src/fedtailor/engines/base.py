@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from safetensors.torch import save_file
 from torch import nn
@@ -37,6 +38,8 @@ class Engine(ABC):
 
     An engine is one function, `call`; the rest is said in its words. A client that did not answer, where clients can fail to, is left out.
     """
+
+    doubts: ClassVar[bool] = False  # whether clients may send what no honest client would
 
     def __init__(self) -> None:
         self.met: set[int] = set()  # clients that have a private state
@@ -90,6 +93,9 @@ class Engine(ABC):
         folder.mkdir(exist_ok=True)
         for i in clients:
             save_module(self.personal(round, i, send(i)), folder / f"client-{i:05d}.safetensors")
+
+    def reject(self, client: int, reason: str) -> None:
+        """Count a reply that turned out to be of no use."""
 
     def noted(self) -> dict[str, float]:
         """What the engine has to say about the round just done, for its record."""

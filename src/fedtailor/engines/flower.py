@@ -24,6 +24,8 @@ class Flower(Engine):
     A site that is missing, late, fails, or answers with something unfit is left out of the call, named in the log, and counted.
     """
 
+    doubts = True
+
     def __init__(
         self,
         post: Post,
@@ -54,11 +56,11 @@ class Flower(Engine):
         sent = {i: send(i) for i in sorted(clients)}
         outcomes, missing = self.post.ask(work, round, self.plain(), sent)
         refused = self.scrutiny.refused(work, outcomes, sent)
-        for i, reason in sorted({**missing, **refused}.items()):
-            what = "answer refused" if i in refused else "no answer"
-            log.warning("round %d, %s: %s from %s: %s", round, work, what, self.names[i], reason)
+        for i, reason in missing.items():
+            log.warning("round %d, %s: no answer from %s: %s", round, work, self.names[i], reason)
         self.counts["missing"] += len(missing)
-        self.counts["rejected"] += len(refused)
+        for i, reason in refused.items():
+            self.reject(i, f"round {round}, {work}: {reason}")
         return {i: outcome for i, outcome in outcomes.items() if i not in refused}
 
     def plain(self) -> dict[str, Any]:
@@ -95,6 +97,10 @@ class Flower(Engine):
     def save_models(self, round: int, clients: Iterable[int], send: Send, folder: Path) -> None:
         """Each site saves its own model on its own disk."""
         self.call("save", round, clients, send)
+
+    def reject(self, client: int, reason: str) -> None:
+        log.warning("the answer of %s is left out: %s", self.names[client], reason)
+        self.counts["rejected"] += 1
 
     def noted(self) -> dict[str, float]:
         counts, self.counts = self.counts, dict.fromkeys(self.counts, 0)

@@ -17,6 +17,7 @@ from fedtailor.engines import Engine, Outcome, start_engine
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.evaluation import summarize
+from fedtailor.experiment.gathering import gather
 from fedtailor.experiment.ledger import Ledger
 from fedtailor.experiment.sampling import select
 from fedtailor.learning import Payload, Protocol, Reply, Server, State
@@ -25,7 +26,6 @@ from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import Score
 from fedtailor.methods import Method, methods
 from fedtailor.nets.architecture import Architecture
-from fedtailor.randomness import seeded
 from fedtailor.registry import build
 
 Record = dict[str, Any]  # one line of metrics.jsonl
@@ -129,8 +129,8 @@ class Simulation:
         self.traffic.up = {i: outcome.up for i, outcome in self.outcomes.items()}
         replies = [Reply(i, outcome.samples, outcome.up) for i, outcome in self.outcomes.items()]
         if replies:
-            with seeded(self.protocol.seed, *self.server.keys):  # dropout of nets that train at the server
-                self.method.gather(self.server, replies)
+            used = {reply.client for reply in gather(self.method, self.server, replies, self.engine)}
+            self.outcomes = {i: outcome for i, outcome in self.outcomes.items() if i in used}
         self._enter_in_ledger()
         clock.lap("communication")
         self._evaluate(due)
