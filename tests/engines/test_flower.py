@@ -34,7 +34,7 @@ class FakeGrid:
     """Carries messages within this process: every one is served as by a process of its own, from the site's disk."""
 
     def __init__(self, sites: dict[int, Path], run_config: dict, spoil: Callable | None = None) -> None:
-        TaskIdentity.run_id = TaskIdentity.node_id = 1
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
         self.sites = {100 + client: folder for client, folder in sites.items()}  # node -> folder
         self.run_config = run_config
         self.spoil = spoil or (lambda call, client, reply: reply)
@@ -101,14 +101,16 @@ def same(a: Path, b: Path) -> bool:
     return texts and numbers(a) == numbers(b)
 
 
+OPTIONS = {
+    "heart": ["partition=paired", "net=cnn", "method.pgd_steps=2", "rounds=2"],  # proxy samples come from the partition
+    "fedavg-ft": ["method.ft_epochs=2"],
+}
 METHODS = ["fedavg", "fedrep", "pgfedsplit", "fedsimsup", "fedamp", "heart", "fedavg-ft", "fedfomo", "fedgh"]
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_numbers_are_those_of_inline_to_the_bit(tmp_path, method):
-    words = [f"method={method}", "join=0.75", "partition=paired" if method == "heart" else "partition=dirichlet"]
-    if method == "fedavg-ft":
-        words.append("method.ft_epochs=2")
+    words = [f"method={method}", "join=0.75", *OPTIONS.get(method, [])]
     start(Config.load(words=[*WORDS, *words]), tmp_path / "inline")
     federate(tmp_path / "federation", *words)
     assert same(tmp_path / "inline", tmp_path / "federation" / "run")

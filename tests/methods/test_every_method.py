@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedtailor import Federation, Simulation
-from fedtailor.data.federation import Split
+from fedtailor.data.split import Split
 from fedtailor.experiment.onboarding import onboard
 from fedtailor.methods import methods
 from fedtailor.nets.cnn import CNN

@@ -11,7 +11,8 @@ from typing import Any
 import pydantic
 import torch
 
-from fedtailor.data.federation import ClientData, Elsewhere, Federation, Split
+from fedtailor.data.federation import Federation
+from fedtailor.data.split import ClientData, Elsewhere, Split
 from fedtailor.errors import FedTailorError
 
 DTYPES = ("uint8", "float32", "float64", "int16", "int32", "int64")

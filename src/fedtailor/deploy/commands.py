@@ -6,7 +6,7 @@ import re
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -113,11 +113,11 @@ def join(
 
 
 def _create(folder: Path, words: list[str], hosts: list[str], port: int, *, tls: bool) -> DeployFolder:
-    values, given = {}, list(words)
-    files = [word for word in given if word.endswith(".toml") and "=" not in word]
+    values: dict[str, Any] = {}
+    files = [word for word in words if word.endswith(".toml") and "=" not in word]
     for file in files:
         values |= read_toml(Path(file))
-    terms, config = from_words(values, [w for w in ["checkpoint_every=1", *given] if w not in files])
+    terms, config = from_words(values, [w for w in ["checkpoint_every=1", *words] if w not in files])
     return DeployFolder.create(folder, terms, config, hosts, port, tls=tls)
 
 

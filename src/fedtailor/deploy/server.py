@@ -39,7 +39,8 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation, from its last checkpoint on if there is one, or welcome newcomers to it."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
+    log.handlers, log.propagate = [logging.StreamHandler(sys.stdout)], False
+    log.setLevel(logging.INFO)
     terms, config = from_flat(context.run_config)
     server = Headquarters(grid, terms, config)
     if terms.work == "welcome":

@@ -8,7 +8,8 @@ import ctypes
 import torch
 from torch import Tensor, nn
 
-from fedtailor.data.federation import Federation, Split
+from fedtailor.data.federation import Federation
+from fedtailor.data.split import Split
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.states import States
 from fedtailor.learning import Client, Payload, Protocol, State

@@ -115,6 +115,7 @@ class RunFolder:
         replace_text(self.ledger, "".join(row + "\n" for row in (header, *whole)))
 
     def restore_ledger(self, ledger: Ledger) -> None:
+        ledger.totals.clear()  # what was told before the first round is in the file too
         with self.ledger.open(newline="") as file:
             for row in csv.DictReader(file):
                 direction: Any = row["direction"]
