@@ -32,3 +32,7 @@ class Members:
         write_tensors(self.folder / "hellos.safetensors", flat)
         replace_text(self.folder / "sites.json", json.dumps([site.plain() for site in sites], indent=1))
         self.sites, self.hellos = list(sites), dict(hellos)
+
+    def forget(self) -> None:
+        """For a new run: sites may have come, gone or got more data since the last."""
+        self.sites, self.hellos = [], None

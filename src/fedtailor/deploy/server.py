@@ -63,6 +63,7 @@ class Headquarters:
     def run(self) -> None:
         path = self.folder / "run"
         if not (path / "config.toml").exists():
+            self.members.forget()
             start(self.config, path, self._say, build=self._simulation)
         elif Config.load(path / "config.toml").values() != self.config.values():
             raise FedTailorError(f"'{path}' holds a run with other settings. Move it away, or set them back.")
@@ -76,7 +77,7 @@ class Headquarters:
         """Give every newcomer that is online its personal model, by the method's rule; the run itself does not change."""
         simulation, engine = self._finished()
         self.post.meet()
-        found = {node: site for node, site in self.post.sites.items() if site is not None and site.client is None}
+        found = {node: site for node, site in self.post.sites.items() if site.client is None}
         nodes, sites = dict(enumerate(found)), list(found.values())
         if not nodes:
             raise FedTailorError("No newcomer is online: a site whose site.toml has no client number.")
@@ -138,14 +139,17 @@ class Headquarters:
         deadline, seen = time.monotonic() + self.terms.wait, -1
         while True:
             self.post.meet()
-            online = [site for site in self.post.sites.values() if site is not None and site.client is not None]
+            online = {client: self.post.sites[node] for client, node in sorted(self.post.nodes.items())}
             if len(online) != seen:
                 seen = len(online)
-                log.info("%d of %d sites online%s", seen, count, "".join(f", {s.client}: {s.name}" for s in online))
+                log.info("%d of %d sites online%s", seen, count, "".join(f", {i}: {s.name}" for i, s in online.items()))
             if seen >= count:
-                return online
+                return list(online.values())
             if time.monotonic() > deadline:
-                raise FedTailorError(f"Only {seen} of {count} sites were online after {self.terms.wait:g} s (wait).")
+                claims = ", ".join(f"{site.name} is client {site.client}" for site in self.post.sites.values())
+                raise FedTailorError(
+                    f"Only {seen} of {count} sites were online after {self.terms.wait:g} s (wait). Those that are: {claims or 'none'}."
+                )
             time.sleep(LOOK)
 
     def _say(self, record: Record) -> None:

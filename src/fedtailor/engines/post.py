@@ -18,6 +18,7 @@ from fedtailor.learning import Payload
 log = logging.getLogger("fedtailor")
 
 PAUSE = 0.2  # seconds between two looks for answers
+RETRY = 30.0  # seconds until a node that did not say who it is gets asked again
 KINDS = {
     "fit": "train",
     "sync": "train",
@@ -35,12 +36,13 @@ class Post:
         self.timeout = timeout
         self.limit = limit
         self.device = device
-        self.sites: dict[int, Site | None] = {}  # node -> what it said of itself, None if that was nothing to use
+        self.sites: dict[int, Site] = {}  # node -> what it said of itself
+        self.failed: dict[int, float] = {}  # node -> when it last failed to say who it is
 
     @property
     def nodes(self) -> dict[int, int]:
         """Client -> node. A site that was started again has a second node for a while: the newer one counts."""
-        return {site.client: node for node, site in self.sites.items() if site is not None and site.client is not None}
+        return {site.client: node for node, site in self.sites.items() if site.client is not None}
 
     def ask(self, work: str, round: int, plain: Mapping[str, Any], payloads: Mapping[int, Payload]) -> Answers:
         """Have clients do one kind of work: what they answer, and why others do not."""
@@ -70,17 +72,19 @@ class Post:
         online = set(self.grid.get_node_ids())
         for gone in self.sites.keys() - online:
             del self.sites[gone]
+        lately = {node for node, moment in self.failed.items() if time.monotonic() - moment < RETRY}
         letters = {
-            node: self._letter("describe", 0, {"work": "describe"}, {}, node) for node in online - self.sites.keys()
+            node: self._letter("describe", 0, {"work": "describe"}, {}, node)
+            for node in sorted(online - self.sites.keys() - lately)
         }
         answers, troubles = self.exchange(letters)
         for node, answer in answers.items():
             try:
                 self.sites[node] = read_site(answer.content)
             except BadLetter as problem:
-                self.sites[node] = None
                 troubles[node] = f"it answers with something else ({problem})"
         for node, trouble in troubles.items():
+            self.failed[node] = time.monotonic()
             log.warning("node %d does not say which site it is: %s", node, trouble)
 
     def exchange(self, letters: Mapping[int, Message]) -> tuple[dict[int, Message], dict[int, str]]:
