@@ -58,15 +58,17 @@ class FakeGrid:
         plain, _ = read_call(message.content, "cpu")
         if plain["work"] != "describe":
             self.calls.append((plain["work"], plain["round"], client))
-        node_config = {"folder": str(self.sites[node]), **({"client": client} if client < 90 else NEWCOMER)}
         try:
-            context = Context(1, node, node_config, RecordDict(), self.run_config)
+            context = Context(1, node, self.node_config(client, self.sites[node]), RecordDict(), self.run_config)
             reply = self.spoil(plain, client, site_program.answer(message, context))
         except Exception as error:
             reply = Message(Error(2, repr(error)), reply_to=message)
         if reply is not None:
             self.replies[id] = reply
         return id
+
+    def node_config(self, client: int, folder: Path) -> dict:
+        return {"folder": str(folder), **({"client": client} if client < 90 else NEWCOMER)}
 
 
 NEWCOMER = {"name": "newcomer", "data.name": "digits", "data.fraction": 0.1}
@@ -410,3 +412,27 @@ def test_a_reply_that_breaks_the_server_is_found_and_left_out(tmp_path, caplog):
     records = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert [(r["replied"], r["rejected"]) for r in records] == [(4, 0), (3, 1), (4, 0)]
     assert "the answer of site 1 (client-1) is left out: round 2: the server cannot use it (IndexError" in caplog.text
+
+
+def test_sites_bring_tables_of_their_own_and_labels_meet_by_name(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = [("no", "yes"), ("maybe", "yes")]
+    for i, names in enumerate(labels):
+        place = tmp_path / "sites" / str(i)
+        place.mkdir(parents=True)
+        rows = [f"{rng.normal(3 * names.index(n)):.4f},{rng.normal():.4f},{n}" for n in rng.choice(names, 40 + i)]
+        (place / "data.csv").write_text("\n".join(["dose,age,outcome", *rows]))
+    config = Config.load(words=["data=sites", "clients=2", "method=fedrep", "rounds=3", "lr=0.1", "net.hidden=[4]"])
+    terms = Terms(federation="test", folder=str(tmp_path), timeout=1.0)
+    grid = OwnData({i: tmp_path / "sites" / str(i) for i in range(2)}, to_flat(terms, config))
+    Headquarters(grid, *from_flat(grid.run_config)).run()
+    heads = [load_file(tmp_path / "sites" / str(i) / "models" / f"client-0000{i}.safetensors") for i in range(2)]
+    assert {head["classifier.bias"].shape for head in heads} == {(3,)}  # maybe, no, yes
+    assert read_lines(tmp_path / "run" / "metrics.jsonl")[-1]["accuracy"] > 0.6
+    assert not (tmp_path / "run" / "labels.json").exists()  # who has which labels is not the server's to know
+
+
+class OwnData(FakeGrid):
+    def node_config(self, client: int, folder: Path) -> dict:
+        table = {"data.name": "table", "data.path": str(folder / "data.csv"), "data.label": "outcome"}
+        return {"client": client, "name": f"hospital-{client}", "folder": str(folder), **table}

@@ -16,6 +16,7 @@ from fedtailor.learning.scoring import Score
 
 Kind = tuple[str, tuple[int, ...]]  # dtype and shape
 Form = tuple[tuple[str, str, tuple[int, ...]], ...]  # of each entry its name, dtype and shape
+Call = tuple[str, tuple[str, ...]]  # work, and the names of what was sent
 
 ANY = -1  # a dimension that may differ from client to client
 MANY = 200  # numbers that a client may log in one round
@@ -34,9 +35,7 @@ class Scrutiny:
     up: tuple[str, ...]  # what the method declares
     sizes: Mapping[int, tuple[int, int]]  # client -> its training and test samples, as it described itself
     few: int  # as many as there are classes or clients
-    known: dict[tuple[str, tuple[str, ...]], Form] = field(
-        default_factory=dict
-    )  # (work, names sent) -> the form seen before
+    known: dict[Call, Form] = field(default_factory=dict)  # the form seen before
 
     def refused(
         self, work: str, outcomes: Mapping[int, Outcome], sent: Mapping[int, Payload], trusted: Iterable[Payload] = ()
@@ -44,20 +43,14 @@ class Scrutiny:
         """Client -> why its answer must not be used. `trusted` are answers to the same call from before, which vote too."""
         faults = {i: self._fault(work, i, outcome, sent.get(i, {})) for i, outcome in outcomes.items()}
         refused = {i: fault for i, fault in faults.items() if fault}
-        for names in {
-            tuple(sorted(sent.get(i, {}))) for i in outcomes
-        }:  # who was sent other things may answer with others
-            forms = {
-                i: form(o.up, self.few)
-                for i, o in outcomes.items()
-                if i not in refused and tuple(sorted(sent.get(i, {}))) == names
-            }
+        given = {i: tuple(sorted(sent.get(i, {}))) for i in outcomes}
+        for names in set(given.values()):  # who was sent other things may answer with others
+            peers = [i for i in outcomes if given[i] == names and i not in refused]
+            forms = {i: form(outcomes[i].up, self.few) for i in peers}
             refused |= self._outvoted((work, names), forms, [form(payload, self.few) for payload in trusted])
         return refused
 
-    def _outvoted(
-        self, call: tuple[str, tuple[str, ...]], forms: Mapping[int, Form], trusted: list[Form]
-    ) -> dict[int, str]:
+    def _outvoted(self, call: Call, forms: Mapping[int, Form], trusted: list[Form]) -> dict[int, str]:
         votes = Counter([*forms.values(), *trusted])
         if not votes:
             return {}
