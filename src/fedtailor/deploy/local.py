@@ -19,7 +19,7 @@ from fedtailor.errors import FedTailorError
 
 HERE = "127.0.0.1"
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-SOON = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds between two looks for work; by default it is one
+SOON = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # seconds between two looks for work; by default it is one
 GRACE = 3.0  # seconds that programs have to end by themselves
 START = 180.0  # seconds that the SuperLink has to start, on a busy machine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedtailor.experiment.config import Config
 
-QUIET = "export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.1"
+QUIET = "export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2"
 
 LINK = "flower-superlink {how} --host 0.0.0.0 --port {port} --disable-runtime-dependency-installation"
 LINK_TLS = (

@@ -17,7 +17,7 @@ from fedtailor.learning import Payload
 
 log = logging.getLogger("fedtailor")
 
-PAUSE = 0.2  # seconds between two looks for answers
+PAUSE = 0.2, 3.0  # seconds between two looks for answers, at first and at most
 RETRY = 30.0  # seconds until a node that did not say who it is gets asked again
 KINDS = {
     "fit": "train",
@@ -93,8 +93,8 @@ class Post:
         ids = self.grid.push_messages(list(letters.values())) if letters else []
         waiting = {id: node for id, node in zip(ids, letters, strict=True) if id}
         troubles = {node: "the message could not be sent" for node in letters if node not in waiting.values()}
-        deadline = time.monotonic() + self.timeout
-        while waiting and time.monotonic() < deadline:
+        began = time.monotonic()
+        while waiting and (passed := time.monotonic() - began) < self.timeout:
             for answer in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(answer.metadata.reply_to_message_id, None)
                 if node is not None and answer.has_error():
@@ -102,7 +102,7 @@ class Post:
                 elif node is not None:
                     answers[node] = answer
             if waiting:
-                time.sleep(PAUSE)
+                time.sleep(min(PAUSE[0] + passed / 10, PAUSE[1]))  # never much longer than it has taken already
         return answers, troubles | dict.fromkeys(waiting.values(), f"no answer in {self.timeout:g} s")
 
     def _letter(self, work: str, round: int, plain: Mapping[str, Any], payload: Payload, node: int) -> Message:
