@@ -32,7 +32,7 @@ def client_app(path: str) -> ClientApp:
         torch.set_num_threads(1)
         job = job_at(path)
         x, y, _, _ = job.clients[int(context.node_config["partition-id"])]
-        job.net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        job.net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(job.net.parameters(), lr=job.lr)
         for _ in range(job.epochs):
             for rows, labels in job.batches(x, y):

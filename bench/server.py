@@ -20,7 +20,7 @@ import torch
 
 from bench.rounds import seconds
 from fedtailor import Config, Federation, Simulation
-from fedtailor.data.federation import Split
+from fedtailor.data.split import Split
 from fedtailor.experiment.config import method_words
 from fedtailor.experiment.sampling import select
 from fedtailor.learning import Payload, Reply

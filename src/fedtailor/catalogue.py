@@ -10,6 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedtailor.data.pool import Source
+from fedtailor.disclosure import learnt
 from fedtailor.experiment.config import DataSettings
 from fedtailor.methods import Method
 from fedtailor.registry import Option, Registry, options
@@ -35,6 +36,7 @@ def describe(registry: Registry, name: str) -> RenderableType:
         lines.append(Text(f"Paper: {cls.paper}{f' ({cls.year})' if getattr(cls, 'year', 0) else ''}"))
     if issubclass(cls, Method):
         lines.append(Text(_travels(cls)))
+        lines += [Text(f"From {name} a curious server learns {what}") for name, what in learnt(cls).items()]
     aliases = sorted(a for a, known in registry.aliases.items() if known == cls.name and a != cls.name)
     if aliases:
         lines.append(Text(f"Also called: {', '.join(aliases)}"))

@@ -19,6 +19,7 @@ from fedtailor.catalogue import describe, overview
 from fedtailor.data.download import get as download
 from fedtailor.data.partition import partitions
 from fedtailor.data.pool import data_root, sources
+from fedtailor.deploy.commands import app as deploy_app
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config, method_words
 from fedtailor.experiment.folder import RunFolder
@@ -51,6 +52,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Fetch data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.add_typer(deploy_app, name="deploy")
 console = Console(highlight=False)
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key=value …]", show_default=False)]
@@ -310,22 +312,21 @@ def _watched(
             log(record)
 
         work(watch_round, stop)
-    _wrap_up(folder, quiet=quiet)
+    wrap_up(folder, quiet=quiet)
 
 
-def _wrap_up(folder: Path, *, quiet: bool) -> None:
+def wrap_up(folder: Path, *, quiet: bool) -> None:
+    """Draw a run's pictures, and unless it should be quiet show its table and say where everything is."""
     result = read_result(folder)
     accuracy_picture([result], folder / "accuracy.png")
-    logged = logged_picture(result, folder / "logged.png")
+    logged_picture(result, folder / "logged.png")
     if result.state == "interrupted":
         console.print(f"Interrupted. Carry on with:  fedtailor run --resume {folder}", soft_wrap=True)
         raise typer.Exit(130)
     if not quiet:
         console.print(comparison_table([result]))
-        pictures = ["accuracy.png", "labels.png", *(["logged.png"] if logged else [])]
-        console.print(
-            f"Run folder: {folder}\nPictures: {', '.join(str(folder / name) for name in pictures)}", soft_wrap=True
-        )
+        pictures = [folder / name for name in ("accuracy.png", "labels.png", "logged.png") if (folder / name).exists()]
+        console.print(f"Run folder: {folder}\nPictures: {', '.join(map(str, pictures))}", soft_wrap=True)
 
 
 def _list(registry: Registry, name: str | None) -> None:

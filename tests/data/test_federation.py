@@ -4,9 +4,10 @@ import pytest
 import torch
 from PIL import Image
 
-from fedtailor.data.federation import ClientData, Federation, Split
+from fedtailor.data.federation import Federation
 from fedtailor.data.partitions.iid import Iid
 from fedtailor.data.pool import Pool
+from fedtailor.data.split import ClientData, Split
 from fedtailor.errors import FedTailorError
 
 

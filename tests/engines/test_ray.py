@@ -21,7 +21,7 @@ pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 import ray
 
 from fedtailor import Config, Federation, Simulation
-from fedtailor.data.federation import Split
+from fedtailor.data.split import Split
 from fedtailor.engines import WorkerLost, start_engine
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.folder import read_lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedtailor.experiment.checkpoint import Checkpoint, load_latest, save
+from fedtailor.experiment.checkpoint import Checkpoint, load_latest, oldest_round, save
 
 
 def make(round: int) -> Checkpoint:
@@ -66,3 +66,21 @@ def test_a_draft_left_by_a_kill_is_not_a_checkpoint(tmp_path):
     assert load_latest(tmp_path).round == 1
     save(tmp_path, make(2))
     assert load_latest(tmp_path).round == 2
+
+
+def test_all_are_kept_that_are_needed_to_go_back_to_a_round(tmp_path):
+    assert oldest_round(tmp_path) == 0
+    for round, oldest in ((2, 0), (4, 0), (7, 0), (9, 6)):
+        save(tmp_path, make(round), oldest)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["round-000004", "round-000007", "round-000009"]
+    assert oldest_round(tmp_path) == 4
+    assert load_latest(tmp_path, upto=6).round == 4
+    assert load_latest(tmp_path, upto=7).round == 7
+    assert load_latest(tmp_path, upto=3) is None
+
+
+def test_what_comes_after_a_round_that_is_run_anew_goes(tmp_path):
+    for round in (2, 4, 6):
+        save(tmp_path, make(round), 0)
+    save(tmp_path, make(4), 0)
+    assert load_latest(tmp_path).round == 4

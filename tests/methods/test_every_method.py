@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from fedtailor import Federation, Simulation
-from fedtailor.data.federation import Split
+from fedtailor.data.split import Split
+from fedtailor.engines.base import Outcome
+from fedtailor.engines.scrutiny import Scrutiny
 from fedtailor.experiment.onboarding import onboard
 from fedtailor.methods import methods
 from fedtailor.nets.cnn import CNN
@@ -178,3 +180,17 @@ def test_what_travels_is_declared_and_what_is_kept_never_travels(name):
     assert kept <= {*method.keeps, *method.up, *method.down}  # a client may also hold on to what it sent
     assert bool(method.up) == any(step["up"] for step in travelled)
     assert bool(method.down) == any(step["down"] for step in travelled)
+
+
+@pytest.mark.parametrize("strange", ["one class a client", "a client with one sample", "clients without test samples"])
+@pytest.mark.parametrize("name", EVERY)
+def test_a_server_that_looks_closely_refuses_no_honest_answer(name, strange):
+    federation = STRANGE[strange][0]()
+    run = simulation(name, federation, rounds=4, join=0.7, engine="inline")
+    sizes = {i: (len(c.train), len(c.test)) for i, c in enumerate(federation.clients)}
+    look = Scrutiny(run.method.up, sizes, few=max(federation.classes, len(sizes)))
+    hellos = {i: Outcome(up) for i, up in run._hellos().items()}
+    assert look.refused("hello", hellos, {}) == {}
+    while run.round < 4:
+        run.step()
+        assert look.refused("fit", run.outcomes, run.traffic.down) == {}

@@ -18,6 +18,7 @@ from fedtailor.data.compact import Array, as_labels, as_samples, as_type, vocabu
 from fedtailor.data.partition import Partition, hold_out, partitions
 from fedtailor.data.partitions.natural import Natural
 from fedtailor.data.pool import Pool, data_root
+from fedtailor.data.split import ClientData, Elsewhere, Split, dtype_word, shape_words
 from fedtailor.errors import FedTailorError
 from fedtailor.nets.architecture import Task
 from fedtailor.randomness import numpy_stream
@@ -26,42 +27,6 @@ from fedtailor.registry import build
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Split:
-    """One party's samples in their compact type; `x` is the party's own, or a memory-mapped pool of which it holds `rows`."""
-
-    x: Tensor
-    y: Tensor
-    rows: Tensor | None = None
-
-    def take(self, index: Tensor) -> Tensor:
-        """The raw samples at these positions of the party's own counting."""
-        return self.x[index] if self.rows is None else self.x[self.rows[index]]
-
-    def apart(self, index: Sequence[int] | None = None) -> Split:
-        """A copy, of some samples or all, that shares no memory with a pool or another split."""
-        chosen = torch.arange(len(self)) if index is None else torch.tensor(index, dtype=torch.int64)
-        return Split(self.take(chosen), self.y[chosen])
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __repr__(self) -> str:
-        return f"Split({len(self):,} samples of {_shape(self.x.shape[1:])} {_dtype(self.x)})"
-
-
-@dataclass(frozen=True, eq=False)
-class ClientData:
-    """What one client holds."""
-
-    name: str
-    train: Split
-    test: Split
-
-    def apart(self) -> ClientData:
-        return ClientData(self.name, self.train.apart(), self.test.apart())
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -97,7 +62,7 @@ class Federation:
         _check(self.server, "the server's part", self, dtype)
         if dtype == torch.uint8 and not {len(self.mean), len(self.std)} <= {1, self.shape[0]}:
             raise FedTailorError(
-                f"mean and std must be one number, or one a channel (samples are {_shape(self.shape)})."
+                f"mean and std must be one number, or one a channel (samples are {shape_words(self.shape)})."
             )
 
     @classmethod
@@ -218,6 +183,11 @@ class Federation:
         return Task(self.shape, self.classes, self.vocabulary)
 
     @property
+    def at_hand(self) -> bool:
+        """Whether the clients' samples are on this machine."""
+        return not any(isinstance(client.train, Elsewhere) for client in self.clients)
+
+    @property
     def sizes(self) -> np.ndarray:
         """The number of training samples of each client."""
         return np.array([len(client.train) for client in self.clients])
@@ -240,7 +210,7 @@ class Federation:
         sizes, kinds = self.sizes, (self.label_counts > 0).sum(axis=1)
         lines = [
             f"Federation: {len(self.clients):,} clients, {self.classes:,} classes, "
-            f"samples of {_shape(self.shape)} {_dtype(self.clients[0].train.x)}",
+            f"samples of {shape_words(self.shape)} {dtype_word(self.clients[0].train.x)}",
             f"  {sizes.sum():,} training and {sum(len(c.test) for c in self.clients):,} test samples"
             + (f", {len(self.server):,} at the server" if len(self.server) else ""),
             f"  training samples a client: {_spread(sizes)}",
@@ -281,10 +251,10 @@ def _check(split: Split, where: str, federation: Federation, dtype: torch.dtype)
     """Refuse samples that do not fit the federation or cannot be learned from."""
     if tuple(split.x.shape[1:]) != tuple(federation.shape) or split.x.dtype != dtype:
         raise FedTailorError(
-            f"Samples must be alike everywhere, but {where} has {_shape(split.x.shape[1:])} {_dtype(split.x)} where the first client has "
-            f"{_shape(federation.shape)} {str(dtype).removeprefix('torch.')}."
+            f"Samples must be alike everywhere, but {where} has {shape_words(split.x.shape[1:])} {dtype_word(split.x)} "
+            f"where the first client has {shape_words(federation.shape)} {str(dtype).removeprefix('torch.')}."
         )
-    if len(split) == 0:
+    if len(split) == 0 or isinstance(split, Elsewhere):
         return
     low, high = int(split.y.min()), int(split.y.max())
     if low < 0 or high >= federation.classes:
@@ -303,11 +273,3 @@ def _numbered(count: int) -> tuple[str, ...]:
 
 def _spread(values: np.ndarray) -> str:
     return f"smallest {values.min():,}, median {int(np.median(values)):,}, largest {values.max():,}"
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return "×".join(map(str, shape))
-
-
-def _dtype(x: Tensor) -> str:
-    return str(x.dtype).removeprefix("torch.")

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from fedtailor.data.compact import as_type
-from fedtailor.data.federation import Federation, Split
+from fedtailor.data.federation import Federation
 from fedtailor.data.pool import Pool
+from fedtailor.data.split import Split
 from fedtailor.errors import FedTailorError
 
 PIECE = 1024  # images resized at a time

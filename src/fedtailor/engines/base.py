@@ -5,7 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
 
+from safetensors.torch import save_file
 from torch import nn
 
 from fedtailor.errors import FedTailorError
@@ -33,8 +36,10 @@ class WorkerLost(FedTailorError):
 class Engine(ABC):
     """Carries payloads to clients and brings back what they answer, always in the order of client numbers.
 
-    An engine is one function, `call`; the rest is said in its words.
+    An engine is one function, `call`; the rest is said in its words. A client that did not answer, where clients can fail to, is left out.
     """
+
+    doubts: ClassVar[bool] = False  # whether clients may send what no honest client would
 
     def __init__(self) -> None:
         self.met: set[int] = set()  # clients that have a private state
@@ -83,6 +88,19 @@ class Engine(ABC):
         self.met = set(states)
         self.call("remember", 0, states, lambda i: dict(states[i]))
 
+    def save_models(self, round: int, clients: Iterable[int], send: Send, folder: Path) -> None:
+        """Save each client's personal model, with the module's own parameter names."""
+        folder.mkdir(exist_ok=True)
+        for i in clients:
+            save_module(self.personal(round, i, send(i)), folder / f"client-{i:05d}.safetensors")
+
+    def reject(self, client: int, reason: str) -> None:
+        """Count a reply that turned out to be of no use."""
+
+    def noted(self) -> dict[str, float]:
+        """What the engine has to say about the round just done, for its record."""
+        return {}
+
     def close(self) -> None:
         """Let go of whatever the engine started."""
 
@@ -90,6 +108,10 @@ class Engine(ABC):
         clients = list(clients)
         self.met.update(clients)
         return self.call(work, round, clients, send)
+
+
+def save_module(module: nn.Module, path: Path) -> None:
+    save_file({name: tensor.contiguous().clone() for name, tensor in module.state_dict().items()}, path)
 
 
 def nothing(client: int) -> Payload:

@@ -10,7 +10,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from fedtailor.data.federation import ClientData, Federation, Split
+from fedtailor.data.federation import Federation
+from fedtailor.data.split import ClientData, Split
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.states import States
 from fedtailor.learning import Client, Payload, Protocol, State
@@ -49,10 +50,12 @@ class Worker:
         net: str | Architecture | nn.Module,
         head: str | None,
         protocol: Protocol,
+        first: int = 0,
     ) -> None:
+        """`first` is the number of the federation's first client: one site's worker has only that client, which is not number 0."""
         keep_freed_memory()
         self.federation = federation
-        self.clients: dict[int, ClientData] = dict(enumerate(federation.clients))
+        self.clients: dict[int, ClientData] = {first + k: client for k, client in enumerate(federation.clients)}
         self.method = method
         self.protocol = protocol
         buffers = method.bn_buffers if protocol.bn_buffers == "method" else protocol.bn_buffers

@@ -32,29 +32,49 @@ class Checkpoint:
     clients: dict[int, State]
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> None:
+def save(folder: Path, checkpoint: Checkpoint, oldest: int | None = None) -> None:
+    """Add a checkpoint. Later ones are of rounds that are being run anew, and go.
+
+    Of earlier ones the last is kept, or with `oldest` all that are needed to go back to that round or a later one.
+    """
     final = folder / f"round-{checkpoint.round:06d}"
     draft = folder / f".draft-{checkpoint.round:06d}"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    _write(draft / "server.safetensors", checkpoint.server)
+    write_tensors(draft / "server.safetensors", checkpoint.server)
     flat = {f"{client}/{name}": t for client, state in checkpoint.clients.items() for name, t in state.items()}
-    _write(draft / "clients.safetensors", flat)
+    write_tensors(draft / "clients.safetensors", flat)
     met = sorted(checkpoint.clients)  # a client may be met and have nothing to keep
     sums = {path.name: _digest(path) for path in sorted(draft.iterdir())}
     meta = draft / "checkpoint.json"
     meta.write_text(json.dumps({"round": checkpoint.round, "clients": met, "sha256": sums}))
     _flush(meta)
-    shutil.rmtree(final, ignore_errors=True)
+    for round, path in _rounds(folder).items():
+        if round >= checkpoint.round:
+            shutil.rmtree(path, ignore_errors=True)
     draft.rename(final)
     _flush(folder)
-    for old in sorted(folder.glob("round-*"))[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+    rounds = _rounds(folder)
+    if oldest is None:
+        needed = list(rounds)[-KEPT:]
+    else:
+        base = max((r for r in rounds if r <= oldest), default=0)
+        needed = [r for r in rounds if r >= base]
+    for round, path in rounds.items():
+        if round not in needed:
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def load_latest(folder: Path, device: str = "cpu") -> Checkpoint | None:
-    """The newest checkpoint that is whole; a damaged one is named and the one before it is used."""
-    for path in sorted(folder.glob("round-*"), reverse=True):
+def oldest_round(folder: Path) -> int:
+    """The earliest round that a run can go back to: 0, its start, while there is no checkpoint."""
+    return next(iter(_rounds(folder)), 0)
+
+
+def load_latest(folder: Path, device: str = "cpu", upto: int | None = None) -> Checkpoint | None:
+    """The newest checkpoint (of round `upto` at the latest) that is whole; a damaged one is named and the one before it is used."""
+    for round, path in reversed(_rounds(folder).items()):
+        if upto is not None and round > upto:
+            continue
         try:
             return _load(path, device)
         except (OSError, ValueError, KeyError) as problem:
@@ -62,25 +82,30 @@ def load_latest(folder: Path, device: str = "cpu") -> Checkpoint | None:
     return None
 
 
+def _rounds(folder: Path) -> dict[int, Path]:
+    """The checkpoints that were written to their end, in the order of rounds."""
+    return {int(path.name.removeprefix("round-")): path for path in sorted(folder.glob("round-*"))}
+
+
 def _load(path: Path, device: str) -> Checkpoint:
     meta = json.loads((path / "checkpoint.json").read_text())
     for name, expected in meta["sha256"].items():
         if _digest(path / name) != expected:
             raise ValueError(f"{name} does not match its checksum")
-    server = _read(path / "server.safetensors", device)
+    server = read_tensors(path / "server.safetensors", device)
     clients: dict[int, State] = {int(client): {} for client in meta["clients"]}
-    for key, tensor in _read(path / "clients.safetensors", device).items():
+    for key, tensor in read_tensors(path / "clients.safetensors", device).items():
         client, _, name = key.partition("/")
         clients[int(client)][name] = tensor
     return Checkpoint(int(meta["round"]), server, clients)
 
 
-def _write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     save_file({name: t.detach().cpu().contiguous().numpy() for name, t in tensors.items()}, path)
     _flush(path)
 
 
-def _read(path: Path, device: str) -> State:
+def read_tensors(path: Path, device: str = "cpu") -> State:
     return {name: torch.from_numpy(array).to(device) for name, array in load_file(path).items()}
 
 

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 import fedtailor.data.partitions
 import fedtailor.data.sources  # noqa: F401  (both register what they hold)
 from fedtailor.data.federation import Federation
 from fedtailor.data.partition import Partition, partitions
-from fedtailor.data.pool import Source, data_root, sources
+from fedtailor.data.partitions.natural import Natural
+from fedtailor.data.pool import Pool, Source, data_root, sources
 from fedtailor.data.proxy import with_proxy
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.learning.protocol import Protocol
@@ -99,19 +102,35 @@ class Config:
 
     def federation(self) -> Federation:
         """Read the data and deal it to the clients."""
+        seed = self._data_seed
+        return self.proxied(Federation.from_pool(self._pool(), self.partition, self.settings.clients, seed))
+
+    def alone(self, name: str) -> Federation:
+        """Read the data as that of one client, who has all of it; an official test part is its test part."""
+        pool = self._pool()
+        pool = dataclasses.replace(pool, owner=np.zeros(len(pool), np.int64), owners=(name,))
+        return Federation.from_pool(pool, Natural(test_share=self.partition.test_share), 0, self._data_seed)
+
+    def proxied(self, federation: Federation) -> Federation:
+        """With the samples that data.proxy names at the server, if it names any."""
+        if not self.data_settings.proxy:
+            return federation
         root = data_root(self.data_settings.root)
-        seed = self.settings.seed if self.settings.partition_seed is None else self.settings.partition_seed
-        pool = self.data.read(root)
+        return with_proxy(federation, sources.build(self.data_settings.proxy, {}).read(root))
+
+    @property
+    def _data_seed(self) -> int:
+        return self.settings.seed if self.settings.partition_seed is None else self.settings.partition_seed
+
+    def _pool(self) -> Pool:
+        pool = self.data.read(data_root(self.data_settings.root))
         if self.data_settings.fraction < 1:
-            rng = numpy_stream(seed, "fraction")
+            rng = numpy_stream(self._data_seed, "fraction")
             count = max(1, round(len(pool) * self.data_settings.fraction))
             rows = rng.choice(len(pool), count, replace=False)
             rows.sort()
             pool = pool.subset(rows)
-        federation = Federation.from_pool(pool, self.partition, clients=self.settings.clients, seed=seed)
-        if self.data_settings.proxy:
-            federation = with_proxy(federation, sources.build(self.data_settings.proxy, {}).read(root))
-        return federation
+        return pool
 
     def values(self) -> dict[str, Any]:
         """As plain values, every option spelled out."""
@@ -138,10 +157,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def write_toml(values: Mapping[str, Any]) -> str:
     """Plain values first, then one table for each mapping."""
-    lines = [f"{key} = {_toml(value)}" for key, value in values.items() if not isinstance(value, Mapping)]
+    lines = [f"{key} = {toml_value(value)}" for key, value in values.items() if not isinstance(value, Mapping)]
     for key, table in values.items():
         if isinstance(table, Mapping):
-            lines += ["", f"[{key}]", *(f"{k} = {_toml(v)}" for k, v in table.items())]
+            lines += ["", f"[{key}]", *(f"{k} = {toml_value(v)}" for k, v in table.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -202,9 +221,9 @@ def _parse(text: str) -> Any:
         return text
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
     if isinstance(value, tuple | list):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
+        return "[" + ", ".join(toml_value(v) for v in value) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

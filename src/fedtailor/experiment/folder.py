@@ -8,12 +8,9 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-from safetensors.torch import save_file
 
 from fedtailor.data.federation import Federation
 from fedtailor.errors import FedTailorError
@@ -118,6 +115,7 @@ class RunFolder:
         replace_text(self.ledger, "".join(row + "\n" for row in (header, *whole)))
 
     def restore_ledger(self, ledger: Ledger) -> None:
+        ledger.totals.clear()  # what was told before the first round is in the file too
         with self.ledger.open(newline="") as file:
             for row in csv.DictReader(file):
                 direction: Any = row["direction"]
@@ -140,13 +138,6 @@ class RunFolder:
             name = '"' + data.name.replace('"', '""') + '"'
             lines.append(",".join(map(str, (i, name, len(data.train), s.total, *quality, *sums))))
         replace_text(self.path / "clients.csv", "\n".join(lines) + "\n")
-
-    def write_models(self, simulation: Simulation, tick: Callable[[], None] = lambda: None) -> None:
-        self.models.mkdir(exist_ok=True)
-        for i in simulation.everyone:
-            tensors = {name: t.contiguous().clone() for name, t in simulation.personal(i).state_dict().items()}
-            save_file(tensors, self.models / f"client-{i:05d}.safetensors")
-            tick()
 
 
 def read_lines(path: Path) -> list[Record]:

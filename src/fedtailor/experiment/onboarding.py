@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from fedtailor.data.federation import Federation
-from fedtailor.data.partitions.iid import Iid
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.checkpoint import load_latest
@@ -81,8 +80,7 @@ def finished_simulation(path: Path) -> Simulation:
 
 def read_newcomer(path: Path, words: Iterable[str]) -> Federation:
     """All samples of a data set as one client; `words` (data=…, data.path=…) are laid over the run's own config."""
-    config = Config.load(RunFolder.open(path).config, words)
-    return replace(config, partition=Iid(), settings=replace(config.settings, clients=1)).federation()
+    return Config.load(RunFolder.open(path).config, words).alone("newcomer")
 
 
 def data_words(data: str) -> list[str]:

@@ -20,6 +20,7 @@ log = logging.getLogger("fedtailor")
 TRIES = 3  # how often a run goes on by itself after it lost a worker
 
 Watch = Callable[[Record], None]
+Build = Callable[[Config], Simulation]
 
 
 @dataclass
@@ -29,51 +30,8 @@ class Stop:
     asked: bool = False
 
 
-def start(config: Config, path: Path, watch: Watch = lambda record: None, stop: Stop | None = None) -> Simulation:
-    """Run an experiment into a new folder."""
-    simulation = _simulation(config)
-    folder = RunFolder.create(path, config)
-    folder.append_ledger(simulation)
-    folder.write_labels(simulation.federation)
-    simulation.federation.plot(path / "labels.png")
-    return _persist(simulation, config, folder, watch, stop or Stop())
-
-
-def resume(path: Path, watch: Watch = lambda record: None, stop: Stop | None = None) -> Simulation:
-    """Carry on an interrupted run from its last whole checkpoint; the result is that of a run never interrupted."""
-    folder = RunFolder.open(path)
-    return _persist(None, Config.load(folder.config), folder, watch, stop or Stop())
-
-
-def _persist(simulation: Simulation | None, config: Config, folder: RunFolder, watch: Watch, stop: Stop) -> Simulation:
-    """Carry a run out, from its last checkpoint on if it is not here; so again, a few times, when a worker is lost."""
-    tries = TRIES
-    while True:
-        try:
-            return _carry_out(simulation or _restored(config, folder), config, folder, watch, stop)
-        except WorkerLost as loss:
-            if tries == 0:
-                raise WorkerLost(
-                    f"{loss} That is too often to go on. What there is can be carried on with:  fedtailor run --resume {folder.path}"
-                ) from None
-            log.warning("%s Carrying on from the last checkpoint with new workers.", loss)
-        simulation, tries = None, tries - 1
-
-
-def _restored(config: Config, folder: RunFolder) -> Simulation:
-    """A run as it stood at its last whole checkpoint, and its folder cut back to there."""
-    simulation = _simulation(config)
-    checkpoint = load_latest(folder.checkpoints, config.settings.device)
-    if checkpoint is not None:
-        folder.cut_back(checkpoint.round)
-        simulation.restore(checkpoint.round, checkpoint.server, checkpoint.clients, folder.records())
-    else:
-        folder.cut_back(0)
-    folder.restore_ledger(simulation.ledger)
-    return simulation
-
-
-def _simulation(config: Config) -> Simulation:
+def simulation_of(config: Config) -> Simulation:
+    """The simulation that a config describes, with all clients on this machine."""
     settings = config.settings
     return Simulation(
         config.federation(),
@@ -84,6 +42,61 @@ def _simulation(config: Config) -> Simulation:
         ray_address=settings.ray_address,
         protocol=settings,
     )
+
+
+def start(
+    config: Config,
+    path: Path,
+    watch: Watch = lambda record: None,
+    stop: Stop | None = None,
+    build: Build = simulation_of,
+) -> Simulation:
+    """Run an experiment into a new folder."""
+    simulation = build(config)
+    folder = RunFolder.create(path, config)
+    folder.append_ledger(simulation)
+    if simulation.federation.at_hand:
+        folder.write_labels(simulation.federation)
+        simulation.federation.plot(path / "labels.png")
+    return _persist(simulation, config, folder, watch, stop or Stop(), build)
+
+
+def resume(
+    path: Path, watch: Watch = lambda record: None, stop: Stop | None = None, build: Build = simulation_of
+) -> Simulation:
+    """Carry on an interrupted run from its last whole checkpoint; the result is that of a run never interrupted."""
+    folder = RunFolder.open(path)
+    return _persist(None, Config.load(folder.config), folder, watch, stop or Stop(), build)
+
+
+def _persist(
+    simulation: Simulation | None, config: Config, folder: RunFolder, watch: Watch, stop: Stop, build: Build
+) -> Simulation:
+    """Carry a run out, from its last checkpoint on if it is not here; so again, a few times, when a worker is lost."""
+    tries = TRIES
+    while True:
+        try:
+            return _carry_out(simulation or _restored(config, folder, build), config, folder, watch, stop)
+        except WorkerLost as loss:
+            if tries == 0:
+                raise WorkerLost(
+                    f"{loss} That is too often to go on. What there is can be carried on with:  fedtailor run --resume {folder.path}"
+                ) from None
+            log.warning("%s Carrying on from the last checkpoint with new workers.", loss)
+        simulation, tries = None, tries - 1
+
+
+def _restored(config: Config, folder: RunFolder, build: Build) -> Simulation:
+    """A run as it stood at its last whole checkpoint, and its folder cut back to there."""
+    simulation = build(config)
+    checkpoint = load_latest(folder.checkpoints, config.settings.device)
+    if checkpoint is not None:
+        folder.cut_back(checkpoint.round)
+        simulation.restore(checkpoint.round, checkpoint.server, checkpoint.clients, folder.records())
+    else:
+        folder.cut_back(0)
+    folder.restore_ledger(simulation.ledger)
+    return simulation
 
 
 def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch: Watch, stop: Stop) -> Simulation:
@@ -113,7 +126,7 @@ def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch:
         if simulation.metrics and state != "failed":
             folder.write_clients(simulation)
     if state == "finished" and config.settings.save_models:
-        folder.write_models(simulation)
+        simulation.save_models(folder.models)
     return simulation
 
 

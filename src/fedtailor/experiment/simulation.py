@@ -6,16 +6,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import nn
 
 from fedtailor.data.federation import Federation
-from fedtailor.engines import Outcome, start_engine
+from fedtailor.engines import Engine, Outcome, start_engine
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.evaluation import summarize
+from fedtailor.experiment.gathering import gather
 from fedtailor.experiment.ledger import Ledger
 from fedtailor.experiment.sampling import select
 from fedtailor.learning import Payload, Protocol, Reply, Server, State
@@ -24,7 +26,6 @@ from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import Score
 from fedtailor.methods import Method, methods
 from fedtailor.nets.architecture import Architecture
-from fedtailor.randomness import seeded
 from fedtailor.registry import build
 
 Record = dict[str, Any]  # one line of metrics.jsonl
@@ -52,7 +53,7 @@ class Simulation:
         net: str | Architecture | nn.Module = "cnn",
         *,
         head: str | None = None,
-        engine: str = "auto",
+        engine: str | Engine = "auto",
         workers: int = 0,
         ray_address: str = "",
         protocol: Protocol | None = None,
@@ -62,6 +63,7 @@ class Simulation:
 
         `engine` is inline, processes or ray (with so many `workers`; 0 means one for each core; Ray is started here, or that at
         `ray_address` is joined) or auto; all give the same numbers. To stop in a debugger inside a method, take inline.
+        An engine that is made already is taken as it is.
         """
         if protocol is not None and settings:
             raise FedTailorError(f"Give either a protocol or its options ({', '.join(settings)}), not both.")
@@ -69,7 +71,8 @@ class Simulation:
         self.protocol = protocol or build(Protocol, settings)
         self.method = methods.build(method, {}) if isinstance(method, str) else method
         worker = Worker(federation, self.method, net, head, self.protocol)
-        self.engine = start_engine(engine, worker, workers, ray_address)
+        ready = isinstance(engine, Engine)
+        self.engine = engine if ready else start_engine(engine, worker, workers, ray_address)
         self.worker = worker
         sizes = [len(c.train) for c in federation.clients]
         modules = Modules(net, head, federation.task, self.protocol, worker.modules.carry_buffers)
@@ -129,8 +132,8 @@ class Simulation:
         self.traffic.up = {i: outcome.up for i, outcome in self.outcomes.items()}
         replies = [Reply(i, outcome.samples, outcome.up) for i, outcome in self.outcomes.items()]
         if replies:
-            with seeded(self.protocol.seed, *self.server.keys):  # dropout of nets that train at the server
-                self.method.gather(self.server, replies)
+            used = {reply.client for reply in gather(self.method, self.server, replies, self.engine)}
+            self.outcomes = {i: outcome for i, outcome in self.outcomes.items() if i in used}
         self._enter_in_ledger()
         clock.lap("communication")
         self._evaluate(due)
@@ -143,10 +146,11 @@ class Simulation:
             **self._quality(due),
             "train_loss": sum(losses) / len(losses) if losses else float("nan"),
             "picked": len(chosen.picked),
-            "replied": len(chosen.replying),
+            "replied": len(self.outcomes),
             "bytes_up": self.ledger.bytes("up"),
             "bytes_down": self.ledger.bytes("down"),
             **clock.seconds,
+            **self.engine.noted(),
             **self.server.logged,
         }
 
@@ -237,6 +241,10 @@ class Simulation:
     def personal(self, client: int) -> nn.Module:
         """A client's personal model now, as an independent plain module."""
         return self.engine.personal(self.round, client, self._send(client))
+
+    def save_models(self, folder: Path) -> None:
+        """Save every client's personal model as it is now."""
+        self.engine.save_models(self.round, self.everyone, self._send, folder)
 
     def restore(self, round: int, server: State, clients: Mapping[int, State], metrics: list[Record]) -> None:
         """Go back to the end of a round, as a checkpoint kept it."""

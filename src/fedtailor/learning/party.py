@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.data.federation import ClientData
+from fedtailor.data.split import ClientData
 from fedtailor.learning.compiled import CompiledSteps
 from fedtailor.learning.losses import Loss, cross_entropy
 from fedtailor.learning.mixing import State

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fedtailor.data.federation import Federation, Split
+from fedtailor.data.federation import Federation
+from fedtailor.data.split import Split
 from fedtailor.errors import FedTailorError
 from fedtailor.learning.augment import flip_crop
 from fedtailor.learning.protocol import Protocol

@@ -1,0 +1,38 @@
+"""What a server remembers of its sites: their descriptions, and what they told once before the first round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedtailor.data.sites import Site
+from fedtailor.experiment.checkpoint import read_tensors, write_tensors
+from fedtailor.experiment.folder import replace_text
+from fedtailor.learning import Payload
+
+
+class Members:
+    """Kept in the server's folder, so that a run can be carried on, and newcomers be welcomed, while not every site is online."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sites: list[Site] = []
+        self.hellos: dict[int, Payload] | None = None
+        if (folder / "sites.json").exists():  # written last
+            self.sites = [Site.read(plain) for plain in json.loads((folder / "sites.json").read_text())]
+            self.hellos = {}
+            for key, tensor in read_tensors(folder / "hellos.safetensors").items():
+                client, _, name = key.partition("/")
+                self.hellos.setdefault(int(client), {})[name] = tensor
+
+    def record(self, sites: Sequence[Site], hellos: Mapping[int, Payload]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        flat = {f"{client}/{name}": t for client, payload in hellos.items() for name, t in payload.items()}
+        write_tensors(self.folder / "hellos.safetensors", flat)
+        replace_text(self.folder / "sites.json", json.dumps([site.plain() for site in sites], indent=1))
+        self.sites, self.hellos = list(sites), dict(hellos)
+
+    def forget(self) -> None:
+        """For a new run: sites may have come, gone or got more data since the last."""
+        self.sites, self.hellos = [], None

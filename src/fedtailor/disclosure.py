@@ -1,0 +1,32 @@
+"""What a curious server could learn from what a client sends it, so that a site can decide which method it takes part in."""
+
+from __future__ import annotations
+
+from fedtailor.methods import Method
+
+TRAINED = "from how they changed, much of the gradients, and from these guesses at labels, at single samples, and at who was in the data"
+MEANS = "the mean features of each class: what its typical sample looks like to the net, which can be inverted by who knows the net"
+
+LEARNT = {
+    "model": f"all weights as the client trained them: {TRAINED}; it can also use the model itself",
+    "body": f"the weights below the last layer as the client trained them: {TRAINED}; without the head it cannot predict",
+    "head": "the last layer's weights as the client trained them: which labels the client has, and about how many of each",
+    "means": MEANS,
+    "prototypes": MEANS,
+    "squares": "the mean squared features of each class: how much the client's samples of a class vary",
+    "counts": "how many samples of each class the client has",
+    "classes": "which classes the client has",
+    "labels": "which classes the client has, or the share of each",
+    "h": "the mean features of each class times its share: the shares of the classes, and the means again",
+    "variance": "one number: how much the client's features vary",
+    "fisher": "one number: how sensitive the client's loss is to its weights",
+    "gains": "how much better or worse than its own model other clients' models do on the client's samples: whom it resembles",
+    "alpha": "one number: how much of the shared head suits the client",
+    "mixed_means": "class means of features, mixed with the shared ones",
+    "mixed_covariance": "how the client's features vary together, mixed with the shared covariance",
+}
+
+
+def learnt(method: type[Method]) -> dict[str, str]:
+    """By entry that a method's clients send."""
+    return {name: LEARNT[name] for name in method.up if name in LEARNT}
