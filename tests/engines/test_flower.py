@@ -206,7 +206,7 @@ SPOILT = {
     "are allowed": lambda r: changed(r, body=torch.zeros(200_000)),
     "no numbers": lambda r: again(r, RecordDict()),
     "samples, but has": lambda r: numbers_of(r, samples=10**9),
-    "division by zero": lambda r: 1 // 0,
+    "by zero": lambda r: 1 // 0,
     "no answer in": lambda r: None,
 }
 
@@ -389,19 +389,19 @@ def test_a_newcomer_gets_the_model_that_onboarding_gives(tmp_path, caplog, metho
 
 
 def test_the_bytes_of_answers_are_those_in_the_ledger(tmp_path):
-    moved = {"up": 0, "arrays": 0}
+    moved = {"up": 0, "frames": 0}
 
     def spoil(call, client, reply):
         if call["work"] == "fit":
             moved["up"] += weight(reply.content)
-            moved["arrays"] += len(reply.content["payload"])
+            moved["frames"] += sum(128 + len(name) for name in reply.content["payload"])
         return reply
 
     federate(tmp_path, "method=fedavg", "rounds=2", spoil=spoil)
     rows = [row.split(",") for row in (tmp_path / "run" / "ledger.csv").read_text().splitlines()[1:]]
     ledger = sum(int(row[4]) for row in rows if row[2] == "up")
     assert ledger > 0
-    assert moved["up"] == ledger + 128 * moved["arrays"]  # NumPy's header of each array
+    assert moved["up"] == ledger + moved["frames"]  # NumPy's header of each array, and its name
 
 
 def test_a_reply_that_breaks_the_server_is_found_and_left_out(tmp_path, caplog):
@@ -430,7 +430,7 @@ def test_sites_bring_tables_of_their_own_and_labels_meet_by_name(tmp_path):
     grid = OwnData({i: tmp_path / "sites" / str(i) for i in range(2)}, to_flat(terms, config))
     Headquarters(grid, *from_flat(grid.run_config)).run()
     heads = [load_file(tmp_path / "sites" / str(i) / "models" / f"client-0000{i}.safetensors") for i in range(2)]
-    assert {head["classifier.bias"].shape for head in heads} == {(3,)}  # maybe, no, yes
+    assert all((3,) in {t.shape for t in head.values()} for head in heads)  # maybe, no, yes
     assert read_lines(tmp_path / "run" / "metrics.jsonl")[-1]["accuracy"] > 0.6
     assert not (tmp_path / "run" / "labels.json").exists()  # who has which labels is not the server's to know
 

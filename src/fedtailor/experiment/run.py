@@ -117,6 +117,8 @@ def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch:
             watch(record)
             if stop.asked:
                 break
+        if simulation.finished and config.settings.save_models:
+            simulation.save_models(folder.models)
         state = "finished" if simulation.finished else "interrupted"
     except KeyboardInterrupt:
         state = "interrupted"
@@ -125,8 +127,6 @@ def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch:
         folder.status(state, simulation.round)
         if simulation.metrics and state != "failed":
             folder.write_clients(simulation)
-    if state == "finished" and config.settings.save_models:
-        simulation.save_models(folder.models)
     return simulation
 
 
