@@ -71,8 +71,9 @@ class Simulation:
         self.protocol = protocol or build(Protocol, settings)
         self.method = methods.build(method, {}) if isinstance(method, str) else method
         worker = Worker(federation, self.method, net, head, self.protocol)
-        ready = isinstance(engine, Engine)
-        self.engine = engine if ready else start_engine(engine, worker, workers, ray_address)
+        if isinstance(engine, str):
+            engine = start_engine(engine, worker, workers, ray_address)
+        self.engine = engine
         self.worker = worker
         sizes = [len(c.train) for c in federation.clients]
         modules = Modules(net, head, federation.task, self.protocol, worker.modules.carry_buffers)
