@@ -106,7 +106,7 @@ def same(a: Path, b: Path) -> bool:
 
 
 OPTIONS = {
-    "heart": ["partition=paired", "net=cnn", "method.pgd_steps=1", "method.akt_steps=2", "rounds=2"],  # proxy samples come from the partition
+    "heart": ["partition=paired", "net=cnn", "method.pgd_steps=1", "method.akt_steps=2", "rounds=2"],
     "fedavg-ft": ["method.ft_epochs=2"],
 }
 METHODS = ["fedavg", "fedrep", "pgfedsplit", "fedsimsup", "fedamp", "heart", "fedavg-ft", "fedfomo", "fedgh"]
