@@ -67,7 +67,7 @@ def test_without_tls_the_commands_say_so(tmp_path):
     made = init(tmp_path / "f", "clients=1", "data=digits", "--port", "7000")
     text = (made.path / "README.md").read_text()
     assert "flower-superlink --insecure --host 0.0.0.0 --port 7000" in text
-    assert "register" not in text
+    assert "flwr supernode register" not in text
     assert parse_config_args([str(made.site(0) / "site.toml")]) == {"client": 0}
 
 

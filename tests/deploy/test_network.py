@@ -23,7 +23,7 @@ from fedtailor.experiment.run import start
 pytestmark = [pytest.mark.network, pytest.mark.skipif(sys.platform != "linux", reason="counts processes by /proc")]
 
 WORDS = ["data=digits", "data.fraction=0.2", "net=mlp", "net.hidden=[8]", "checkpoint_every=1"]
-PROXY = ["partition=paired", "net=cnn", "method.pgd_steps=2"]  # the partition leaves samples to the server
+PROXY = ["partition=paired", "net=cnn", "method.pgd_steps=1", "method.akt_steps=2"]
 PATIENCE = 600.0  # seconds: a busy machine starts processes slowly
 
 

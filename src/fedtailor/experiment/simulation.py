@@ -162,7 +162,8 @@ class Simulation:
         if self.closed == 1:
             self.traffic.down = {i: self._send(i) for i in self.everyone}
         self.ledger.open_round()
-        self.ledger.enter(self.round, "down", self.traffic.down)
+        # As a round of its own, so that a run that goes back to the end of its rounds can tell what to forget.
+        self.ledger.enter(self.round + 1, "down", self.traffic.down)
         self.engine.finish(self.closed, self.candidates, self._send)
         clock.lap("training")
         self.scores = self.engine.evaluate(self.round, self.everyone, self._send, sync=False)
