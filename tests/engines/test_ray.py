@@ -115,7 +115,8 @@ class Mine(FedAvg):
 def test_a_method_of_a_users_own_file_is_sent_along_and_so_is_a_net(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     mine = methods.build(str(tmp_path / "mine.py"), {})
-    assert_same_bits(simulate("fedavg", "inline", net=Wrapped()).run(), simulate(mine, net=Wrapped()).run())
+    net = Wrapped()  # whose weights every simulation starts from
+    assert_same_bits(simulate("fedavg", "inline", net=net).run(), simulate(mine, net=net).run())
 
 
 @dataclass(frozen=True)
