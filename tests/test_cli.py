@@ -90,7 +90,7 @@ def test_compare_makes_one_table_and_one_picture_and_goes_on_where_it_stopped(tm
     assert [row.split(",")[0] for row in table] == [
         "method",
         "local",
-        "fedrep (head_epochs=1)",
+        "fedrep",
         "fedrep (head_epochs=2)",
     ]
     assert (tmp_path / "c" / "accuracy.png").exists()
