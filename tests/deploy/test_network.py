@@ -178,7 +178,7 @@ app = node.app
 
 
 def test_a_node_that_sends_rubbish_or_nothing_does_not_stop_the_rounds(tmp_path):
-    folder = make(tmp_path / "f", "clients=2", "method=fedrep", "rounds=4", "timeout=90", "max_reply_mb=10")
+    folder = make(tmp_path / "f", "clients=2", "method=fedrep", "rounds=4", "timeout=180", "max_reply_mb=10")
     samples = len(folder.terms()[1].federation().clients[1].train)
     (folder.app / "bad.py").write_text(BAD.replace("BAD_SAMPLES", str(samples)))
     project = folder.app / "pyproject.toml"
