@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
+from textwrap import fill
 from typing import Literal
 
 import numpy as np
@@ -19,17 +20,18 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*", "<", ">", "h")
 FEW = 8  # methods whose legend fits into the picture
+WIDEST = 26  # letters of a line of a method's name
 
 
 def accuracy_picture(results: Sequence[Result], path: Path) -> None:
     """Left: the clients' mean accuracy over rounds, a band for the spread over seeds. Right: every client's own accuracy."""
-    groups = by_method(results)
+    groups = {fill(name, WIDEST): runs for name, runs in by_method(results).items()}
     figure = Figure(figsize=(10.5, max(4.2, 2.4 + 0.24 * len(groups))), layout="constrained")
     rounds, clients = figure.subplots(1, 2, width_ratios=(1.15, 1))
     draw_curves(rounds, groups)
     _strips(clients, groups)
     if len(groups) > FEW:
-        figure.legend(loc="outside lower center", ncols=7, frameon=False, fontsize=8)
+        figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     else:
         rounds.legend(frameon=False, fontsize=9, loc="lower right")
     config = results[0].config
@@ -68,6 +70,8 @@ def _strips(axes: Axes, groups: dict[str, list[Result]]) -> None:
             boxprops={"color": "#888888"},
         )
     axes.set_yticks(range(len(groups)), list(groups))
+    for label in axes.get_yticklabels():
+        label.set_fontsize(9 if "\n" not in label.get_text() else 6)  # several lines in the room of one method
     axes.invert_yaxis()
     plain(axes, "accuracy of each client (%)", "", grid="x")
 
