@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +13,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from safetensors.torch import save_file
 
+from fedtailor.attended import carry_on, new_folder, run_into
 from fedtailor.catalogue import describe, overview
 from fedtailor.data.download import get as download
 from fedtailor.data.partition import partitions
@@ -26,20 +25,17 @@ from fedtailor.experiment.folder import RunFolder
 from fedtailor.experiment.onboarding import data_words, finished_simulation, read_newcomer
 from fedtailor.experiment.onboarding import onboard as join_late
 from fedtailor.experiment.pretrain import plan, pretrain
-from fedtailor.experiment.run import Stop, Watch, polite_stop, resume, start
-from fedtailor.experiment.simulation import Record
 from fedtailor.methods import methods
 from fedtailor.nets import nets
 from fedtailor.registry import Registry
 from fedtailor.report.commands import report, watch
-from fedtailor.report.logged import logged_picture
 from fedtailor.report.pictures import accuracy_picture
-from fedtailor.report.progress import RunProgress, download_progress
+from fedtailor.report.progress import download_progress
 from fedtailor.report.reproduction import listing
 from fedtailor.report.results import read_result, read_results
 from fedtailor.report.tables import comparison_csv, comparison_table
 from fedtailor.report.terminal import curve
-from fedtailor.report.tracking import Tracker, tracking
+from fedtailor.report.tracking import Tracker
 from fedtailor.reproduce import Study
 from fedtailor.reproduce import show as show_comparison
 
@@ -83,11 +79,11 @@ def run(
             raise FedTailorError(
                 "--resume takes the run's own config and folder: give no other words and no --out with it."
             )
-        _carry_on(resume_from, track=track)
+        carry_on(resume_from, console, track=track)
         return
     config = Config.load(*_split(words or []))
-    folder = out or _new_folder(f"{config.method.name}-{config.data.name}-s{config.settings.seed}")
-    _run_into(config, folder, track=track)
+    folder = out or new_folder(f"{config.method.name}-{config.data.name}-s{config.settings.seed}")
+    run_into(config, folder, console, track=track)
 
 
 @app.command()
@@ -106,7 +102,7 @@ def compare(
     is_method = {w: "=" not in w.partition(":")[0] and not w.endswith(".toml") for w in words or []}
     path, keys = _split([w for w in words or [] if not is_method[w]])
     names = [w for w in words or [] if is_method[w]] or ["local", "fedavg", "fedper", "fedrep"]
-    folder = out or _new_folder("comparison")
+    folder = out or new_folder("comparison")
     cells = [(name, seed) for name in names for seed in _seeds(seeds)]
     plans = [
         (folder / f"{_cell_name(name)}-s{seed}", Config.load(path, [*keys, *method_words(name), f"seed={seed}"]))
@@ -114,11 +110,11 @@ def compare(
     ]
     for cell, config in plans:
         if not (cell / "config.toml").exists():
-            _run_into(config, cell, quiet=True)
+            run_into(config, cell, console, quiet=True)
         elif Config.load(cell / "config.toml").values() != config.values():
             raise FedTailorError(f"'{cell}' holds a run with other settings. Choose another --out.")
         elif RunFolder(cell).state != "finished":
-            _carry_on(cell, quiet=True)
+            carry_on(cell, console, quiet=True)
     results = [read_result(cell) for cell, _ in plans]
     accuracy_picture(results, folder / "accuracy.png")
     (folder / "table.csv").write_text(comparison_csv(results))
@@ -291,44 +287,6 @@ def get(
     console.print(f"{name} is in {folder}", soft_wrap=True)
 
 
-def _run_into(config: Config, folder: Path, *, quiet: bool = False, track: Tracker | None = None) -> None:
-    _watched(config, folder, partial(start, config, folder), quiet, track)
-
-
-def _carry_on(folder: Path, *, quiet: bool = False, track: Tracker | None = None) -> None:
-    _watched(Config.load(RunFolder.open(folder).config), folder, partial(resume, folder), quiet, track)
-
-
-def _watched(
-    config: Config, folder: Path, work: Callable[[Watch, Stop], object], quiet: bool, track: Tracker | None
-) -> None:
-    """Do the work of a run with live progress, then draw its pictures and say where they are."""
-    steps = config.settings.rounds + config.method.closing_steps
-    progress = RunProgress(console, f"{config.method.name} seed {config.settings.seed}", steps)
-    with tracking(track, config, folder) as log, progress, polite_stop(console.print) as stop:
-
-        def watch_round(record: Record) -> None:
-            progress.watch(record)
-            log(record)
-
-        work(watch_round, stop)
-    wrap_up(folder, quiet=quiet)
-
-
-def wrap_up(folder: Path, *, quiet: bool) -> None:
-    """Draw a run's pictures, and unless it should be quiet show its table and say where everything is."""
-    result = read_result(folder)
-    accuracy_picture([result], folder / "accuracy.png")
-    logged_picture(result, folder / "logged.png")
-    if result.state == "interrupted":
-        console.print(f"Interrupted. Carry on with:  fedtailor run --resume {folder}", soft_wrap=True)
-        raise typer.Exit(130)
-    if not quiet:
-        console.print(comparison_table([result]))
-        pictures = [folder / name for name in ("accuracy.png", "labels.png", "logged.png") if (folder / name).exists()]
-        console.print(f"Run folder: {folder}\nPictures: {', '.join(map(str, pictures))}", soft_wrap=True)
-
-
 def _list(registry: Registry, name: str | None) -> None:
     console.print(overview(registry) if name is None else describe(registry, name))
 
@@ -351,14 +309,6 @@ def _seeds(text: str) -> list[int]:
         return [int(s) for s in text.split(",")]
     except ValueError:
         raise FedTailorError(f"--seeds {text!r} is not a list of whole numbers such as 0,1,2.") from None
-
-
-def _new_folder(name: str) -> Path:
-    """runs/NAME, or runs/NAME-2, runs/NAME-3 … if that is taken."""
-    folder, count = Path("runs") / name, 2
-    while folder.exists():
-        folder, count = Path("runs") / f"{name}-{count}", count + 1
-    return folder
 
 
 def main() -> None:

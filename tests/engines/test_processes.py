@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
 from fedtailor import Federation, Simulation
@@ -40,31 +39,21 @@ def simulate(method="fedrep", engine="processes", workers=2, **settings) -> Simu
     return Simulation(federation(), method, MLP(hidden=(6,)), engine=engine, workers=workers, **settings)
 
 
-def numbers(simulation: Simulation) -> list[dict]:
-    return [{k: v for k, v in r.items() if not k.startswith("seconds")} for r in simulation.metrics]
-
-
 @pytest.mark.parametrize("workers", [1, 2, 3, 9])
-def test_any_number_of_workers_gives_the_same_bits(workers):
+def test_any_number_of_workers_gives_the_same_bits(workers, assert_same_bits):
     one = simulate(engine="inline", join=0.6).run()
     many = simulate(workers=workers, join=0.6).run()
-    assert numbers(one) == numbers(many)
-    assert one.ledger.totals == many.ledger.totals
-    for client in range(5):
-        for name, tensor in one.state(client).items():
-            assert torch.equal(tensor, many.state(client)[name])
-        for a, b in zip(one.personal(client).parameters(), many.personal(client).parameters(), strict=True):
-            assert torch.equal(a, b)
+    assert_same_bits(one, many)
     assert len(many.engine.processes) == min(workers, 5)
 
 
-def test_more_than_one_thread_a_worker_starts_new_processes():
+def test_more_than_one_thread_a_worker_starts_new_processes(numbers):
     one, many = simulate(engine="inline", threads=2, rounds=1).run(), simulate(threads=2, rounds=1).run()
     assert not many.engine.forks
     assert numbers(one) == numbers(many)
 
 
-def test_states_go_back_to_a_checkpoint():
+def test_states_go_back_to_a_checkpoint(numbers):
     run = simulate("fedper", rounds=4, join=0.4)
     run.step()
     kept = {i: {k: t.clone() for k, t in s.items()} for i, s in run.engine.states().items()}

@@ -66,20 +66,6 @@ def simulate(method="fedrep", engine="ray", workers=2, net=None, **settings) -> 
     return Simulation(federation(), method, net, engine=engine, workers=workers, **settings)
 
 
-def numbers(simulation: Simulation) -> list[dict]:
-    return [{k: v for k, v in r.items() if not k.startswith("seconds")} for r in simulation.metrics]
-
-
-def assert_same_bits(one: Simulation, many: Simulation) -> None:
-    assert numbers(one) == numbers(many)
-    assert one.ledger.totals == many.ledger.totals
-    for client in range(5):
-        for name, tensor in one.state(client).items():
-            assert torch.equal(tensor, many.state(client)[name])
-        for a, b in zip(one.personal(client).parameters(), many.personal(client).parameters(), strict=True):
-            assert torch.equal(a, b)
-
-
 class Wrapped(nn.Module):
     """A net of the user's own."""
 
@@ -92,7 +78,7 @@ class Wrapped(nn.Module):
 
 
 @pytest.mark.parametrize(("name", "workers"), [("fedrep", 3), ("fedamp", 1), ("heart", 2)])
-def test_any_number_of_actors_gives_the_same_bits_as_one_process(name, workers):
+def test_any_number_of_actors_gives_the_same_bits_as_one_process(name, workers, assert_same_bits):
     options = {"akt_steps": 3, "akt_batch": 8, "pgd_steps": 2} if name == "heart" else {}
     method = methods.build(name, options)
     one, many = (simulate(method, engine, workers, join=0.6).run() for engine in ("inline", "ray"))
@@ -112,7 +98,7 @@ class Mine(FedAvg):
 """
 
 
-def test_a_method_of_a_users_own_file_is_sent_along_and_so_is_a_net(tmp_path):
+def test_a_method_of_a_users_own_file_is_sent_along_and_so_is_a_net(tmp_path, assert_same_bits):
     (tmp_path / "mine.py").write_text(MINE)
     mine = methods.build(str(tmp_path / "mine.py"), {})
     net = Wrapped()  # whose weights every simulation starts from

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from fedtailor.attended import new_folder, wrap_up
 from fedtailor.deploy.folder import DeployFolder
 from fedtailor.deploy.local import HERE, Fleet, fleet
 from fedtailor.deploy.terms import from_words
@@ -79,7 +80,8 @@ def up(
         except KeyboardInterrupt:
             console.print(f"Stopped. Carry on with:  fedtailor deploy up --resume {folder.path}", soft_wrap=True)
             raise typer.Exit(130) from None
-    _wrap_up(folder)
+    wrap_up(folder.run, console)
+    console.print(f"Each site's personal model: {folder.path}/sites/*/models", soft_wrap=True)
 
 
 @app.command()
@@ -122,14 +124,7 @@ def _create(folder: Path, words: list[str], hosts: list[str], port: int, *, tls:
 
 
 def _local(words: list[str], out: Path | None, *, tls: bool) -> DeployFolder:
-    return _create(out or _new_folder(), words, [HERE], PORT, tls=tls)
-
-
-def _new_folder() -> Path:
-    folder, count = Path("runs/federation"), 2
-    while folder.exists():
-        folder, count = Path(f"runs/federation-{count}"), count + 1
-    return folder
+    return _create(out or new_folder("federation"), words, [HERE], PORT, tls=tls)
 
 
 def _carry_out(folder: DeployFolder, programs: Fleet) -> None:
@@ -157,13 +152,6 @@ def _carry_out(folder: DeployFolder, programs: Fleet) -> None:
             time.sleep(PAUSE)
     if RunFolder(folder.run).state != "finished":
         raise FedTailorError(_trouble(programs))
-
-
-def _wrap_up(folder: DeployFolder) -> None:
-    from fedtailor.cli import wrap_up
-
-    wrap_up(folder.run, quiet=False)
-    console.print(f"Each site's personal model: {folder.path}/sites/*/models", soft_wrap=True)
 
 
 def _said(programs: Fleet) -> list[str]:

@@ -195,6 +195,7 @@ class Actor:
         if other:
             return place, f"its node has {', '.join(other)}. Install the same packages on all nodes."
         try:
+            # From the run's own process, which started this actor; Ray unpickles every argument of a call in this way too.
             worker = cloudpickle.loads(packed)
         except Exception as error:  # whatever a user's own code may stumble over while it is loaded
             return place, f"its node cannot read the method or net ({type(error).__name__}: {error})."
