@@ -7,16 +7,36 @@ simulation = ft.Simulation(federation, "fedrep", net="cnn", rounds=20).run()
 model = simulation.personal(3)          # client 3's own model, a plain torch module
 """
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from fedtailor.data.federation import Federation
-from fedtailor.errors import FedTailorError
-from fedtailor.experiment.config import Config
-from fedtailor.experiment.simulation import Simulation
-from fedtailor.learning import Protocol
-from fedtailor.methods import Method, methods
-from fedtailor.nets import Net, nets
+if TYPE_CHECKING:
+    from fedtailor.data.federation import Federation
+    from fedtailor.errors import FedTailorError
+    from fedtailor.experiment.config import Config
+    from fedtailor.experiment.simulation import Simulation
+    from fedtailor.learning import Protocol
+    from fedtailor.methods import Method
+    from fedtailor.nets import Net
 
 __version__ = version("fedtailor")
 
-__all__ = ["Config", "FedTailorError", "Federation", "Method", "Net", "Protocol", "Simulation", "methods", "nets"]
+__all__ = ["Config", "FedTailorError", "Federation", "Method", "Net", "Protocol", "Simulation"]
+
+_HOMES = {
+    "Config": "experiment.config",
+    "FedTailorError": "errors",
+    "Federation": "data.federation",
+    "Method": "methods",
+    "Net": "nets",
+    "Protocol": "learning",
+    "Simulation": "experiment.simulation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names come when they are asked for: PyTorch takes seconds to import, and not all that is in here needs it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedtailor' has no attribute '{name}'")
+    return getattr(import_module(f"fedtailor.{_HOMES[name]}"), name)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,17 @@ def equals_inline(folder: DeployFolder, inline: Path, sites: DeployFolder) -> No
         assert all(torch.equal(there[key], here[key]) for key in here)
 
 
+@contextmanager
+def started(folder: DeployFolder) -> Iterator[Fleet]:
+    """A server, all its sites, and the run."""
+    with fleet(folder) as programs:
+        programs.start_link()
+        for i in range(folder.terms()[1].settings.clients):
+            programs.start_site(i)
+        programs.submit()
+        yield programs
+
+
 @pytest.fixture(scope="module")
 def four_sites(tmp_path_factory) -> Iterator[tuple[DeployFolder, Fleet]]:
     """One set of nodes that serves several runs."""
@@ -90,11 +102,7 @@ def test_real_nodes_give_the_numbers_of_inline_to_the_bit(tmp_path, four_sites, 
 
 def test_a_killed_node_comes_back_with_its_state_and_a_killed_server_carries_on(tmp_path):
     folder = make(tmp_path / "f", "clients=2", "method=fedrep", "rounds=4", "timeout=60")
-    with fleet(folder) as programs:
-        programs.start_link()
-        for i in range(2):
-            programs.start_site(i)
-        programs.submit()
+    with started(folder) as programs:
         wait_until(lambda: len(rounds(folder)) >= 1 or ended(programs), "no first round")
         os.killpg(programs.processes["site-1"].pid, signal.SIGKILL)
         programs.start_site(1)
@@ -106,11 +114,7 @@ def test_a_killed_node_comes_back_with_its_state_and_a_killed_server_carries_on(
         os.killpg(programs.processes["superlink"].pid, signal.SIGKILL)
     before = rounds(folder)
     assert RunFolder(folder.run).state != "finished"
-    with fleet(folder) as programs:
-        programs.start_link()
-        for i in range(2):
-            programs.start_site(i)
-        programs.submit()
+    with started(folder) as programs:
         wait_until(lambda: ended(programs), "the resumed run did not end")
     after = rounds(folder)
     assert RunFolder(folder.run).state == "finished"
@@ -123,11 +127,7 @@ def test_a_killed_node_comes_back_with_its_state_and_a_killed_server_carries_on(
 def test_a_server_killed_between_rounds_ends_with_the_numbers_of_inline(tmp_path):
     folder = make(tmp_path / "f", "clients=2", "method=fedrep", "rounds=3")
     for part in range(2):
-        with fleet(folder) as programs:
-            programs.start_link()
-            for i in range(2):
-                programs.start_site(i)
-            programs.submit()
+        with started(folder) as programs:
             wait_until(lambda p=part: (p == 0 and rounds(folder)) or ended(programs), "no progress")
             os.killpg(programs.processes["superlink"].pid, signal.SIGKILL)
     assert RunFolder(folder.run).state == "finished"
@@ -156,38 +156,37 @@ def test_with_tls_only_registered_keys_get_in(tmp_path):
 
 BAD = """
 import os
-import torch
-from dataclasses import replace
-from fedtailor.deploy import node
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from flwr.clientapp import ClientApp
+from fedtailor.deploy import doorway
 
-def leaving(outcome):
-    if outcome.samples == BAD_SAMPLES and "body" in outcome.up:
+app = ClientApp()
+
+@app.train()
+@app.evaluate()
+@app.query()
+def answer(message, context):
+    reply = doorway.answer(message, context)
+    if context.node_config["client"] == 1 and message.metadata.message_type == "train":
         with open("tries", "a") as file:
             file.write("x")
         tries = os.path.getsize("tries")
-        body = outcome.up["body"]
         if tries == 4:
             os._exit(1)
-        spoilt = [body * float("nan"), body[:-1], torch.zeros(3_000_000)][tries - 1]
-        return replace(outcome, up={"body": spoilt})
-    return outcome
-
-node.leaving = leaving
-app = node.app
+        body = reply.content["payload"]["body"].numpy()
+        spoilt = [body * np.nan, body[:-1], np.zeros(3_000_000, np.float32)][tries - 1]
+        reply.content["payload"] = ArrayRecord({"body": Array(spoilt)})
+    return reply
 """
 
 
 def test_a_node_that_sends_rubbish_or_nothing_does_not_stop_the_rounds(tmp_path):
-    folder = make(tmp_path / "f", "clients=2", "method=fedrep", "rounds=4", "timeout=180", "max_reply_mb=10")
-    samples = len(folder.terms()[1].federation().clients[1].train)
-    (folder.app / "bad.py").write_text(BAD.replace("BAD_SAMPLES", str(samples)))
+    folder = make(tmp_path / "f", "clients=2", "method=fedrep", "rounds=4", "timeout=60", "max_reply_mb=10")
+    (folder.app / "bad.py").write_text(BAD)
     project = folder.app / "pyproject.toml"
-    project.write_text(project.read_text().replace("fedtailor.deploy.node:app", "bad:app"))
-    with fleet(folder) as programs:
-        programs.start_link()
-        for i in range(2):
-            programs.start_site(i)
-        programs.submit()
+    project.write_text(project.read_text().replace("fedtailor.deploy.doorway:app", "bad:app"))
+    with started(folder) as programs:
         wait_until(lambda: ended(programs), "the run did not end")
         said = programs.log("run").read_text()
     assert RunFolder(folder.run).state == "finished", said

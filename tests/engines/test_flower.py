@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
 from fedtailor import Config
-from fedtailor.deploy import node as site_program
+from fedtailor.deploy.node import Node
 from fedtailor.deploy.server import Headquarters
-from fedtailor.deploy.terms import Terms, from_flat, to_flat
+from fedtailor.deploy.terms import Terms, digest, from_flat, to_flat
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.letters import BadLetter, read_call, read_outcome, weight, write_call, write_outcome
 from fedtailor.engines.scrutiny import Scrutiny
@@ -59,8 +59,8 @@ class FakeGrid:
         if plain["work"] != "describe":
             self.calls.append((plain["work"], plain["round"], client))
         try:
-            context = Context(1, node, self.node_config(client, self.sites[node]), RecordDict(), self.run_config)
-            reply = site_program.answer(message, context)
+            site = Node.open(self.run_config, self.node_config(client, self.sites[node]))
+            reply = Message(site.answer(message.content), reply_to=message)
             if plain["work"] != "describe":
                 reply = self.spoil(plain, client, reply)
         except Exception as error:
@@ -355,8 +355,8 @@ def test_a_site_keeps_no_more_states_than_its_server_can_go_back_to(tmp_path):
 def test_a_sites_state_and_undeclared_payloads_are_nobodys_to_ask_for_or_send(tmp_path):
     config = Config.load(words=[*WORDS, "method=fedrep"])
     terms = Terms(federation="test", folder=str(tmp_path))
-    site = site_program.Node.open(to_flat(terms, config), {"client": 1, "folder": str(tmp_path)})
-    call = {"round": 1, "step": 0, "oldest": 0, "version": "1", "digest": site_program.digest(config)}
+    site = Node.open(to_flat(terms, config), {"client": 1, "folder": str(tmp_path)})
+    call = {"round": 1, "step": 0, "oldest": 0, "version": "1", "digest": digest(config)}
     for work in ("state", "remember", "forget"):
         with pytest.raises(FedTailorError, match=f"does not do '{work}'"):
             site.serve({**call, "work": work}, {})

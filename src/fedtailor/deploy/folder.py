@@ -16,7 +16,7 @@ from fedtailor.experiment.config import Config, lay_over, read_toml, write_toml
 
 APP = {"publisher": "fedtailor", "fab-format-version": 1, "flwr-version-target": "1.41.0"}
 # No code travels: both ends run what is installed there.
-COMPONENTS = {"serverapp": "fedtailor.deploy.server:app", "clientapp": "fedtailor.deploy.node:app"}
+COMPONENTS = {"serverapp": "fedtailor.deploy.server:app", "clientapp": "fedtailor.deploy.doorway:app"}
 CONNECTION = "federation"  # the name that Flower's commands know the server by
 
 

@@ -1,4 +1,4 @@
-"""A site's end of the federation: Flower starts it anew for every message, so all that has to last is on the site's own disk."""
+"""A site's end of the federation. It may be killed between any two messages, so all that has to last is on the site's own disk."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
+from flwr.app import RecordDict
 
 from fedtailor.data.federation import Federation
 from fedtailor.data.sites import Site
@@ -33,22 +32,6 @@ SERVED = (
     "onboard",
     *CHANGES,
 )  # a state is nobody else's business, so no work tells or sets one
-
-app = ClientApp()
-
-
-@app.train()
-@app.evaluate()
-@app.query()
-def answer(message: Message, context: Context) -> Message:
-    """Serve one message of the federation's server."""
-    node = Node.open(context.run_config, context.node_config)
-    torch.set_num_threads(node.config.settings.threads)
-    plain, payload = read_call(message.content, node.config.settings.device)
-    if plain["work"] == "describe":
-        return Message(write_site(Site.of(node.data, node.client)), reply_to=message)
-    outcome = node.serve(plain, payload)
-    return Message(write_outcome(leaving(outcome)), reply_to=message)
 
 
 def leaving(outcome: Outcome) -> Outcome:
@@ -84,6 +67,14 @@ class Node:
         own_data = has_data or client is None
         data = config.alone(str(name or folder.name)) if own_data else part_of(config.federation(), client)
         return cls(terms, config, client, folder, data)
+
+    def answer(self, content: RecordDict) -> RecordDict:
+        """Serve one message of the federation's server."""
+        torch.set_num_threads(self.config.settings.threads)
+        plain, payload = read_call(content, self.config.settings.device)
+        if plain["work"] == "describe":
+            return write_site(Site.of(self.data, self.client))
+        return write_outcome(leaving(self.serve(plain, payload)))
 
     def serve(self, plain: Mapping[str, Any], payload: Payload) -> Outcome:
         """Do what one call asks of this client, from the state that it had before that moment of the run."""
