@@ -12,6 +12,7 @@ import pytest
 
 import fedtailor.data.sources  # noqa: F401
 from fedtailor.data.pool import Pool, sources
+from fedtailor.data.sources.har import standardized
 from fedtailor.errors import FedTailorError
 
 rng = np.random.default_rng(0)
@@ -213,13 +214,22 @@ def test_har(tmp_path: Path) -> None:
     arrays = write_har(tmp_path)
     pool = read(tmp_path, "har")
     assert pool.x.dtype == np.float32
-    assert np.array_equal(pool.x, arrays["x"].astype(np.float32))
+    assert np.allclose(pool.x, standardized(arrays["x"].astype(np.float32)), atol=1e-6)
     assert pool.owners == ("0", "4", "29")
     assert pool.owner is not None
     assert pool.owner.tolist() == [1, 2, 1, 0]
     assert pool.test is not None
     assert pool.test.tolist() == [False, True, False, False]
     assert pool.classes == 6
+
+
+def test_har_laid_out_step_by_step_is_put_in_order(tmp_path: Path) -> None:
+    waves = np.sin(np.arange(128) / 10 + np.arange(4 * 9).reshape(4, 9, 1)).astype(np.float32)
+    write_har(tmp_path, x=waves)
+    in_order = read(tmp_path, "har").x
+    write_har(tmp_path, x=waves.transpose(0, 2, 1).reshape(4, 9, 128))
+    assert np.array_equal(read(tmp_path, "har").x, in_order)
+    assert np.allclose(in_order[1, 6], (waves[1, 6] - 0.8053) / 0.4145, atol=1e-6)
 
 
 @pytest.mark.parametrize(
