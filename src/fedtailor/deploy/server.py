@@ -41,12 +41,16 @@ def main(grid: Grid, context: Context) -> None:
     """Run the federation, from its last checkpoint on if there is one, or welcome newcomers to it."""
     log.handlers, log.propagate = [logging.StreamHandler(sys.stdout)], False
     log.setLevel(logging.INFO)
-    terms, config = from_flat(context.run_config)
-    server = Headquarters(grid, terms, config)
-    if terms.work == "welcome":
-        server.welcome()
-    else:
-        server.run()
+    try:
+        terms, config = from_flat(context.run_config)
+        server = Headquarters(grid, terms, config)
+        if terms.work == "welcome":
+            server.welcome()
+        else:
+            server.run()
+    except FedTailorError:
+        sys.tracebacklimit = 0  # Flower logs the exception, of which only the words are of use
+        raise
 
 
 class Headquarters:
