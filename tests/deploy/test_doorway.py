@@ -38,7 +38,7 @@ def residents(place: Path) -> list[int]:
 def place(tmp_path) -> Iterator[Path]:
     yield tmp_path
     for process in residents(tmp_path):
-        os.kill(process, signal.SIGKILL)
+        os.kill(process, signal.SIGTERM)
 
 
 def test_one_process_serves_message_after_message_and_a_killed_one_is_replaced(place):

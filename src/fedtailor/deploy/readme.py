@@ -61,7 +61,7 @@ Then, in a second terminal with the same two `export` lines, admit the sites by 
 SITES = """\
 ## Each site
 
-Take the folder `sites/0` to the machine of site 0, `sites/1` to that of site 1, up to `sites/{last}`.{key}{data}
+Take the folder `sites/0` to the machine of site 0, and so on to `sites/{last}`.{key}{data}
 In that folder, on that machine:
 
 ```sh

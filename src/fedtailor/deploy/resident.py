@@ -86,7 +86,8 @@ def end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         main(Path(sys.argv[1]), int(sys.argv[2]))
-    except KeyboardInterrupt:  # Ctrl-C, or Flower's node has ended
+    except KeyboardInterrupt:  # Ctrl-C, SIGTERM, or Flower's node has ended
         sys.exit(0)
