@@ -48,9 +48,14 @@ from fedtailor.errors import FedTailorError
 
 HERE = Path(__file__).parent.parent
 TOLERANCE = 3.0  # points of accuracy that another order of samples may make
-LIMIT = 3600  # seconds; where Ray fails to start, Flower was seen to wait on
+LIMIT = 1200  # seconds; where Ray fails to start, Flower was seen to wait on
 TORCHRUN = ("torch.distributed.run", "--standalone", f"--nproc-per-node={CORES}", "-m")
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ADDRESS": "local",
+}
 
 
 @dataclass(frozen=True)
