@@ -56,8 +56,8 @@ class PerAda(FedAvg):
         if self.akt and not len(server.samples):
             raise FedTailorError(
                 f"The method '{self.name}' transfers knowledge on proxy samples at the server, but the server has none. Use "
-                "partition=paired, which gives it a share of the training samples, or data.proxy=NAME, which gives it another data set, "
-                "or do without: method.akt=false."
+                "partition=paired, which gives it a share of the training samples (where there are few, partition.reserve=0 leaves it "
+                "some), or data.proxy=NAME, which gives it another data set, or do without: method.akt=false."
             )
         super().start(server, hellos)
 
