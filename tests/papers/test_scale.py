@@ -40,6 +40,12 @@ def test_every_wish_reaches_every_run_and_is_told():
         assert piece in said
 
 
+def test_a_word_that_the_preset_itself_has_undone_is_a_change_too():
+    preset = find("fedafk/table1")  # net=cnn for all data sets, then net=resnet18 for this one
+    assert "net=cnn" in Scale(words=("net=cnn",)).told(preset)
+    assert "net=" not in Scale(words=("net=resnet18",)).told(preset)
+
+
 def test_a_scale_never_adds_anything():
     preset = find("fedah/table5")
     small = Scale.parse("rounds=600,seeds=50", preset).shrunk(preset)

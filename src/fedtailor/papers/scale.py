@@ -75,7 +75,7 @@ class Scale:
         runs = [cell.parts for cell in self._kept(preset) if MEASURES[cell.measure].needs_run]
         before = dict.fromkeys(part.words for parts in runs for part in parts)
         after = {own: self.laid_over(own) for own in before}
-        changed = dict.fromkeys(w for own, new in after.items() for w in new if w not in own)
+        changed = dict.fromkeys(w for own, new in after.items() for w in _last(new) if w not in _last(own))
         said = [_in_words(word) for word in changed if _key(word) not in SMALLER]
         for key in SMALLER:
             for number in dict.fromkeys(_value(w) for w in changed if _key(w) == key):
@@ -132,6 +132,11 @@ def _counted(number: str, things: str) -> str:
 def _own(words: Words, key: str) -> int:
     """A number that every protocol gives."""
     return next(int(_value(word)) for word in reversed(words) if _key(word) == key)
+
+
+def _last(words: Words) -> list[str]:
+    """Of each key the word that counts."""
+    return list({_key(word): word for word in words}.values())
 
 
 def _key(word: str) -> str:
