@@ -33,6 +33,11 @@ def test_the_app_is_one_that_flower_takes_and_holds_the_whole_config(tmp_path):
     assert init(tmp_path / "g", "clients=2").terms()[0].federation != terms.federation
 
 
+def test_a_misspelled_option_of_the_deployment_is_told():
+    with pytest.raises(FedTailorError, match=r"'timout'. Did you mean 'timeout'\?.*rounds.*min_replies"):
+        from_words({}, ["clients=2", "timout=3"])
+
+
 @pytest.mark.parametrize("method", ["fedrep", "heart", "pgfedsplit", "fedamp", "fedavg-ft"])
 def test_terms_and_config_survive_flowers_flat_form(method):
     terms, config = from_words({}, [f"method={method}", "clients=3", "net=mlp", "lr=0.1", "min_replies=2"])

@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Error, Message, MetricRecord, RecordDict
+from flwr.app import Context, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
 from fedtailor import Config
+from fedtailor.deploy import server
 from fedtailor.deploy.node import Node
 from fedtailor.deploy.server import Headquarters
 from fedtailor.deploy.terms import Terms, digest, from_flat, to_flat
@@ -439,3 +441,12 @@ class OwnData(FakeGrid):
     def node_config(self, client: int, folder: Path) -> dict:
         table = {"data.name": "table", "data.path": str(folder / "data.csv"), "data.label": "outcome"}
         return {"client": client, "name": f"hospital-{client}", "folder": str(folder), **table}
+
+
+def test_a_mistake_that_ends_the_run_is_shown_without_a_traceback(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
+    monkeypatch.setattr(logging.getLogger("fedtailor"), "handlers", [])
+    context = Context(1, 0, {}, RecordDict(), {"method.name": "fedrep", "clients": 2, "lrr": 0.1})
+    with pytest.raises(FedTailorError, match="Did you mean 'lr'"):
+        server.main(None, context)
+    assert sys.tracebacklimit == 0

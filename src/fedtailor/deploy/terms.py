@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from fedtailor.experiment.config import Config, lay_over, options_of, toml_value
+from fedtailor.experiment.config import Config, check_keys, lay_over, options_of, toml_value
 from fedtailor.registry import build, option
 
 
@@ -40,6 +40,7 @@ def from_flat(flat: Mapping[str, Any]) -> tuple[Terms, Config]:
 
 def split(values: Mapping[str, Any]) -> tuple[Terms, Config]:
     own = options_of(Terms)
+    check_keys(values, own)
     terms = build(Terms, {k: v for k, v in values.items() if k in own})
     return terms, Config.from_values({k: v for k, v in values.items() if k not in own})
 

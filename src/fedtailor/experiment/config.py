@@ -84,11 +84,7 @@ class Config:
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Config:
         plain = {k: v for k, v in values.items() if k not in CHOICES}
-        known = options_of(Settings)
-        for key in plain:
-            if key not in known:
-                allowed = ", ".join([*CHOICES, *known])
-                raise FedTailorError(f"Unknown key '{key}'.{nearest(key, [*CHOICES, *known])} Allowed: {allowed}.")
+        check_keys(values)
         tables = {kind: _table(values.get(kind, {})) for kind in CHOICES}
         common = {k: tables["data"].pop(k) for k in options_of(DataSettings) if k in tables["data"]}
         method = _chosen("method", tables, "fedrep")
@@ -201,6 +197,14 @@ def _table(value: str | Mapping[str, Any]) -> dict[str, Any]:
 def _chosen(kind: str, tables: dict[str, dict[str, Any]], default: str) -> Any:
     fields = dict(tables[kind])
     return CHOICES[kind].build(fields.pop("name", default), fields)
+
+
+def check_keys(values: Mapping[str, Any], more: Iterable[str] = ()) -> None:
+    """Refuse a key that is none of a config's, nor one of `more`."""
+    allowed = [*CHOICES, *options_of(Settings), *more]
+    for key in values:
+        if key not in allowed:
+            raise FedTailorError(f"Unknown key '{key}'.{nearest(key, allowed)} Allowed: {', '.join(allowed)}.")
 
 
 def options_of(cls: type) -> list[str]:
