@@ -12,6 +12,7 @@ from torch.nn.functional import max_pool2d, relu
 
 from fedtailor.nets.architecture import Architecture, Task, nets
 from fedtailor.nets.fitting import require
+from fedtailor.nets.winograd import Conv2d
 from fedtailor.registry import option
 
 SMALLEST_UNPADDED = 16  # two rounds of 5×5 convolution and halving leave one pixel of 16
@@ -31,7 +32,7 @@ class ConvNet(nn.Module):
         for _ in channels:
             sides = [(side + 2 * padding - 4) // 2 for side in sides]
         self.conv1 = nn.Conv2d(depth, channels[0], 5, padding=padding)
-        self.conv2 = nn.Conv2d(channels[0], channels[1], 5, padding=padding)
+        self.conv2 = Conv2d(channels[0], channels[1], 5, padding)
         widths = [channels[1] * sides[0] * sides[1], *hidden]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.fc = nn.Linear(widths[-1], classes)
