@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 
 from fedtailor.engines.base import Engine, Outcome, WorkerLost
@@ -10,6 +9,7 @@ from fedtailor.engines.inline import Inline
 from fedtailor.engines.processes import Processes
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError, nearest
+from fedtailor.learning.cores import cores
 
 NAMES = ("auto", "inline", "processes", "ray")
 STEP = 1e-3  # seconds that a small net's SGD step takes
@@ -30,7 +30,7 @@ def start_engine(name: str, worker: Worker, workers: int = 0, ray_address: str =
         raise FedTailorError(
             "engine=processes needs to pass files between processes, which this system cannot. Use engine=inline."
         )
-    workers = workers or max(1, _cores() // worker.protocol.threads)
+    workers = workers or max(1, cores() // worker.protocol.threads)
     if name == "processes" or (name == "auto" and possible and workers > 1 and _pays(worker)):
         return Processes(worker, workers)
     return Inline(worker)
@@ -43,11 +43,7 @@ def _ray(worker: Worker, workers: int, address: str) -> Engine:
         if error.name != "ray":
             raise
         raise FedTailorError("engine=ray needs Ray:  pip install 'fedtailor[ray]'") from None
-    return RayActors(worker, workers, _cores(), address)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return RayActors(worker, workers, cores(), address)
 
 
 def _pays(worker: Worker) -> bool:

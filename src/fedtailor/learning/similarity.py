@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedtailor.learning.cores import on_all_cores
 from fedtailor.learning.mixing import column_blocks
 
 ROWS = 250
@@ -24,12 +25,18 @@ def squared_distances(vectors: Tensor) -> Tensor:
     The mean is taken off first: what models share would otherwise drown their differences in rounding.
     """
     n = len(vectors)
-    products = torch.zeros(n, n, dtype=torch.float64, device=vectors.device)
-    for columns in column_blocks(vectors.shape[1]):
+
+    def products_of(columns: slice) -> Tensor:
         centred = vectors[:, columns] - vectors[:, columns].mean(0)
+        found = vectors.new_zeros(n, n)
         for start in range(0, n, ROWS):  # on and above the diagonal, for below it all is the same
             some = slice(start, start + ROWS)
-            products[some, start:] += centred[some] @ centred[start:].T
+            torch.mm(centred[some], centred[start:].T, out=found[some, start:])
+        return found
+
+    products = torch.zeros(n, n, dtype=torch.float64, device=vectors.device)
+    for found in on_all_cores(products_of, column_blocks(vectors.shape[1])):
+        products += found
     products = products.triu() + products.triu(1).T
     norms = products.diagonal()
     return (norms[:, None] + norms - 2 * products).clamp_(min=0).fill_diagonal_(0).to(vectors)

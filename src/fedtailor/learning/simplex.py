@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedtailor.learning.cores import on_all_cores
+
 FEW = 16  # shares that are positive at the start, and the fewest that may enter in one step
+ROWS = 250  # that one core multiplies at a time
 BLOCK = 2**17  # entries of the systems solved together: as many as a cache holds
 
 
@@ -57,7 +60,7 @@ def _descended(q: Tensor, b: Tensor, steps: int = 100) -> Tensor:
         found, level = _solved(q, row, held)
         solvable = found.isfinite().all(1, keepdim=True)
         a[under_way] = now = torch.where(solvable, found, a[under_way])
-        slope = torch.where(held, 0.0, now @ q - row - level)
+        slope = torch.where(held, 0.0, _product(now, q) - row - level)
         entering = _lowest(slope, (held.sum(1) // 4).clamp(min=FEW)) & (slope < -slack)
         exchanged = (held & (now <= 0)) | entering
         inside[under_way] = held ^ exchanged
@@ -80,11 +83,9 @@ def _solved(q: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
     """What is best for each row on the shares inside, were they allowed to be negative, and the slope that all of these then have."""
     a, level = torch.zeros_like(b), b.new_zeros(len(b), 1)
     nobody, padded = len(q), F.pad(q, (0, 1, 0, 1))
-    counts = inside.sum(1)
-    order = counts.argsort(descending=True)
-    while len(order):  # rows of like size together
-        size = int(counts[order[0]])
-        rows, order = order.tensor_split([max(1, BLOCK // size**2)])
+
+    def solve(rows: Tensor) -> None:
+        size = int(counts[rows[0]])
         row, share = inside[rows].nonzero(as_tuple=True)
         slot = inside[rows].cumsum(1)[row, share] - 1
         index = torch.full((len(rows), size), nobody).index_put_((row, slot), share)
@@ -95,7 +96,19 @@ def _solved(q: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
         to_b, to_one = torch.linalg.solve_ex(systems, ends).result.unbind(2)
         level[rows] = (1 - to_b.sum(1, keepdim=True)) / to_one.sum(1, keepdim=True)
         a[rows[row], share] = (to_b + level[rows] * to_one)[row, slot]
+
+    counts = inside.sum(1)
+    order = counts.argsort(descending=True)
+    alike = []
+    while len(order):  # rows of like size together
+        rows, order = order.tensor_split([max(1, BLOCK // int(counts[order[0]]) ** 2)])
+        alike.append(rows)
+    on_all_cores(solve, alike)
     return a, level
+
+
+def _product(a: Tensor, q: Tensor) -> Tensor:
+    return torch.cat(on_all_cores(lambda rows: rows @ q, a.split(ROWS)))
 
 
 def _slack(q: Tensor, b: Tensor) -> Tensor:
@@ -105,7 +118,7 @@ def _slack(q: Tensor, b: Tensor) -> Tensor:
 
 def _are_least(q: Tensor, b: Tensor, a: Tensor) -> Tensor:
     """Whether the shares of each row are the best: slopes are equal where a share is positive, and nowhere lower."""
-    slope = a @ q - b
+    slope = _product(a, q) - b
     level = slope.masked_fill(a == 0, -torch.inf).amax(1)
     return (a >= 0).all(1) & (level <= slope.amin(1) + _slack(q, b))
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.learning import Client, Payload, Reply, Server, State
+from fedtailor.learning.cores import on_all_cores
 from fedtailor.learning.mixing import column_blocks
 from fedtailor.learning.similarity import squared_distances
 from fedtailor.methods.base import Method, methods
@@ -62,8 +63,11 @@ class FedAMP(Method):
         known = models if met.all() else models[met]
         attention = self.attention(squared_distances(known).double())
         weights = attention.to(known)
-        for columns in column_blocks(known.shape[1]):
+
+        def mix(columns: slice) -> None:
             server.state["clouds"][met, columns] = weights @ known[:, columns]  # u_i = Σ_j ξ_ij w_j
+
+        on_all_cores(mix, column_blocks(known.shape[1]))
         server.log(attention=float(1 - attention.diagonal().mean()))
 
     def attention(self, distances: Tensor) -> Tensor:
