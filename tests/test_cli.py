@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,10 @@ def invoke(*words: str | Path) -> str:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_an_example_in_its_help(command):
     assert f"Example: fedtailor {command}" in " ".join(invoke(*command.split(), "--help").split())
+
+
+def test_the_command_says_its_version():
+    assert invoke("--version").startswith(f"fedtailor {version('fedtailor')} (PyTorch {version('torch')})")
 
 
 def test_run_show_and_refuse_to_overwrite(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from safetensors.torch import save_file
 
+from fedtailor import __version__
 from fedtailor.attended import carry_on, new_folder, run_into
 from fedtailor.catalogue import describe, overview
 from fedtailor.data.download import get as download
@@ -54,6 +56,21 @@ console = Console(highlight=False)
 Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key=value …]", show_default=False)]
 Out = Annotated[Path | None, typer.Option("--out", help="folder for the results (default: a new one below runs/)")]
 Name = Annotated[str | None, typer.Argument(help="show this one in full", show_default=False)]
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fedtailor {__version__} (PyTorch {version('torch')})")
+        raise typer.Exit
+
+
+@app.callback()
+def fedtailor(
+    asked: Annotated[
+        bool, typer.Option("--version", help="say which version this is", callback=_say_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
