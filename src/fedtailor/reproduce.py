@@ -40,9 +40,9 @@ class Study:
                     f"'{word}' cannot be laid over the runs: expected key=value, such as device=cuda "
                     "(seeds: --scale seeds=2)."
                 )
-        asked = replace(asked, words=(*asked.words, *words))
+        asked = replace(asked, over=tuple(words))
         preset = asked.shrunk(whole)
-        folder = out or Path("runs") / "-".join(filter(None, (slug(name), slug(" ".join(asked.words)))))
+        folder = out or Path("runs") / "-".join(filter(None, (slug(name), slug(" ".join((*asked.words, *asked.over))))))
         grid = Grid(preset, folder)
         for job in grid.jobs[:: preset.seeds]:
             Config.load(words=job.words)  # a word that is not understood is told now, not by every run

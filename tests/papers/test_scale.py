@@ -56,6 +56,13 @@ def test_a_scale_never_adds_anything():
     assert told("fedah/table5", "rounds=600,columns=2") == "600 rounds instead of 800; 1 of 4 columns"
 
 
+def test_a_word_of_its_own_may_ask_for_more():
+    preset = find("fedah/table1")
+    more = Scale(over=("epochs=8", "lr=1"))
+    assert {Config.load(words=c.parts[0].words).settings.epochs for c in more.shrunk(preset).cells} == {8}
+    assert more.told(preset) == "lr=1; 8 epochs instead of 1"
+
+
 def test_an_option_reaches_only_the_methods_that_have_it():
     preset = find("heart/table1")
     small = Scale.parse("smoke,columns=1", preset).shrunk(preset)

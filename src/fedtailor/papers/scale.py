@@ -18,12 +18,13 @@ SMALLER = ("rounds", "epochs", "clients")  # never more than the paper's
 
 @dataclass(frozen=True)
 class Scale:
-    """What is asked for less of: seeds, rows (methods), columns, and words for every run."""
+    """What is asked for less of: seeds, rows (methods), columns, and words for every run; `over` are words to be laid over as they are."""
 
     seeds: int | None = None
     methods: Words = ()
     columns: tuple[int, ...] = ()
     words: Words = ()
+    over: Words = ()
 
     @classmethod
     def parse(cls, text: str, preset: Preset) -> Scale:
@@ -62,12 +63,12 @@ class Scale:
 
     def _on_other_data(self, cell: Cell) -> Cell:
         """With data=… laid over, a published number is no measure of what is run, and the column must not bear its name."""
-        other = [_value(word) for word in self.words if _key(word) == "data"]
+        other = [_value(word) for word in (*self.words, *self.over) if _key(word) == "data"]
         return replace(cell, column=f"{other[-1]} for {cell.column}", number=None) if other else cell
 
     def laid_over(self, words: Words) -> Words:
         kept = [w for w in self.words if _key(w) not in SMALLER or _count(w, _value(w)) < _own(words, _key(w))]
-        return settled([*words, *where_known(kept, words)])
+        return settled([*words, *where_known([*kept, *self.over], words)])
 
     def told(self, preset: Preset) -> str:
         """What the shrunk preset has less of or otherwise than the paper, in words; nothing if nothing."""
