@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from fedtailor.experiment.folder import replace_text
 from fedtailor.papers.grid import Grid, Job
@@ -64,6 +63,8 @@ class Comparison:
 
     def ranks(self, name: str) -> list[tuple[int | None, int | None]]:
         """Of each row of a column, its place among the measured and among the published numbers, the best being 1."""
+        import pandas as pd  # here and below, since it takes long to import
+
         entries = self.column(name)
         numbers = ([e.measured for e in entries], [e.cell.published for e in entries])
         lower = MEASURES[entries[0].cell.measure].lower_is_better
@@ -73,6 +74,8 @@ class Comparison:
     @property
     def spearman(self) -> dict[str, float | None]:
         """Rank correlation of measured and published numbers, by column."""
+        import pandas as pd
+
         found: dict[str, float | None] = {}
         for name in self.preset.columns:
             entries = [e for e in self.column(name) if e.difference is not None]
