@@ -68,3 +68,10 @@ def test_no_reserve_as_for_caltech():
 def test_a_client_left_without_samples_is_refused():
     with pytest.raises(FedTailorError, match=r"3 of 13 clients would get no training sample.*lower partition\.reserve"):
         Paired(server_share=0.0).deal(pool_of([10, 10], [10, 10]), 13, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("samples", "reserve", "warned"), [(100, 2, False), (15, 2, True), (15, 0, False)])
+def test_a_reserve_that_hides_the_skew_is_told(caplog, samples, reserve, warned):
+    pool = pool_of([500] * 4, [samples] * 4)
+    Paired(reserve=reserve).deal(pool, 5, np.random.default_rng(0))
+    assert ("deals 67 % of the 60 samples of a part to all clients alike" in caplog.text) == warned

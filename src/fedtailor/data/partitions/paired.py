@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +11,8 @@ import numpy as np
 from fedtailor.data.partition import Deal, Partition, capped_counts, check_clients, hand_out, partitions, refuse_empty
 from fedtailor.data.pool import Pool
 from fedtailor.registry import option
+
+log = logging.getLogger("fedtailor")
 
 
 @partitions.register("paired", "perada", "heart")
@@ -35,10 +38,24 @@ class Paired(Partition):
         check_clients(pool, clients)
         is_test = pool.test if pool.test is not None and 0 < pool.test.sum() < len(pool) else self._test_part(pool, rng)
         shares = rng.dirichlet(np.full(clients, self.beta), size=pool.classes)
+        for part in (~is_test, is_test):
+            self._warn_if_even(pool.y[part], clients)
         train, server = self._cut(np.flatnonzero(~is_test), pool, shares, self.server_share, rng)
         test, _ = self._cut(np.flatnonzero(is_test), pool, shares, 0.0, rng)
         refuse_empty(train, "lower partition.reserve" if self.reserve else "raise partition.beta")
         return Deal(train, test, server)
+
+    def _warn_if_even(self, y: np.ndarray, clients: int) -> None:
+        """With few samples, as of a fraction of a data set, the reserve may take most of them."""
+        reserved = np.minimum(np.bincount(y), clients * self.reserve).sum()
+        if clients > 1 and reserved > len(y) / 2:
+            log.warning(
+                "partition.reserve=%d deals %.0f %% of the %d samples of a part to all clients alike, whatever partition.beta is; "
+                "for skewed clients lower it, such as partition.reserve=0, or take more samples",
+                self.reserve,
+                100 * reserved / len(y),
+                len(y),
+            )
 
     def _cut(
         self, rows: np.ndarray, pool: Pool, shares: np.ndarray, server_share: float, rng: np.random.Generator
