@@ -6,11 +6,13 @@ import csv
 import io
 
 import pytest
+from rich.console import Console
 
 from fedtailor.errors import FedTailorError
 from fedtailor.report.material import gather
+from fedtailor.report.results import read_results
 from fedtailor.report.sections import comparison_sheets
-from fedtailor.report.tables import comparison_numbers
+from fedtailor.report.tables import comparison_numbers, comparison_table
 
 
 def comparison(tmp_path, baseline=""):
@@ -76,3 +78,15 @@ def test_one_unreadable_run_does_not_hide_the_others(make_run, tmp_path):
     material = gather([tmp_path])
     assert len(material.results) == 1
     assert "damaged" in material.unreadable[0]
+
+
+def test_long_options_leave_room_for_the_numbers_in_a_narrow_terminal(make_run, tmp_path):
+    make_run(
+        "a", "method=heart", "method.akt_steps=5", "method.akt_batch=64", "method.pgd_steps=2", accuracy=[0.5, 0.25]
+    )
+    make_run("b", "method=pgfedsplit", accuracy=[0.5, 0.75])
+    console = Console(width=80, file=io.StringIO())
+    console.print(comparison_table(read_results(tmp_path)))
+    (row,) = (line for line in console.file.getvalue().splitlines() if "pgfedsplit" in line)
+    assert "74.00" in row
+    assert "…" not in console.file.getvalue()

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 
 import numpy as np
 from rich.table import Table
@@ -61,6 +62,7 @@ SECONDS = Measure("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
 BRIEF = (MEAN, BEST, WORST, BYTES, SECONDS)  # what a terminal has room for
 FULL = (MEAN, POOLED, BEST, WORST, SPREAD, BYTES, PACE)
 HEADER = ("method", *(measure.title for measure in BRIEF))
+WIDEST = 24  # a method in the terminal
 
 
 def comparison_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
@@ -72,8 +74,9 @@ def comparison_table(results: Sequence[Result], title: str = "") -> Table:
     table = Table(title=title or None)
     for name in HEADER:
         table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
-    for row in comparison_rows(results):
-        table.add_row(*row)
+    for method, *numbers in comparison_rows(results):
+        # A method with many options is broken over lines, so that there is room for its numbers.
+        table.add_row(fill(method, WIDEST, break_long_words=False, break_on_hyphens=False), *numbers)
     return table
 
 
