@@ -62,7 +62,7 @@ SECONDS = Measure("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
 BRIEF = (MEAN, BEST, WORST, BYTES, SECONDS)  # what a terminal has room for
 FULL = (MEAN, POOLED, BEST, WORST, SPREAD, BYTES, PACE)
 HEADER = ("method", *(measure.title for measure in BRIEF))
-WIDEST = 24  # a method in the terminal
+WIDEST = 22  # a method in the terminal
 
 
 def comparison_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
