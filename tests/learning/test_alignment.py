@@ -25,10 +25,13 @@ def test_directions_first_then_distances():
     assert stage_distances(features, targets, 0, [1]).item() == pytest.approx((1 / 2 + 49 / 2) / 2)
 
 
-@pytest.mark.parametrize(("name", "stages"), [("cnn", 3), ("lenet", 3), ("resnet18", 4), ("resnet18-adapters", 4)])
+@pytest.mark.parametrize(
+    ("name", "stages"), [("cnn", 3), ("lenet", 3), ("resnet18", 4), ("resnet18-adapters", 4), ("cnn1d", 3)]
+)
 def test_nets_whose_stages_end_in_the_features(name, stages):
-    net = build_net(name, Task((3, 32, 32), 4)).eval()
-    x = torch.randn(2, 3, 32, 32)
+    shape = (9, 64) if name == "cnn1d" else (3, 32, 32)
+    net = build_net(name, Task(shape, 4)).eval()
+    x = torch.randn(2, *shape)
     found = stage_features(net, x)
     assert len(found) == stages
     assert torch.equal(net.classify(found[-1]), net(x))

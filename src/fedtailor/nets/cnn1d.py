@@ -23,10 +23,14 @@ class SeriesNet(nn.Module):
         self.fc1 = nn.Linear(2 * width * (length // 2 // 2), hidden)
         self.fc = nn.Linear(hidden, classes)
 
+    def stages(self, x: Tensor) -> list[Tensor]:
+        """The outputs of the convolutions (after pooling) and of the hidden layer, the latter as a series of one step."""
+        first = max_pool1d(relu(self.conv1(x)), 2)
+        second = max_pool1d(relu(self.conv2(first)), 2)
+        return [first, second, relu(self.fc1(second.flatten(1)))[:, :, None]]
+
     def forward(self, x: Tensor) -> Tensor:
-        z = max_pool1d(relu(self.conv1(x)), 2)
-        z = max_pool1d(relu(self.conv2(z)), 2)
-        return self.fc(relu(self.fc1(z.flatten(1))))
+        return self.fc(self.stages(x)[-1].flatten(1))
 
 
 @nets.register("cnn1d", "cnn-1d", "har-cnn")

@@ -120,7 +120,9 @@ class Net(nn.Module):
     def stages(self, x: Tensor) -> list[Tensor]:
         """The outputs of the body's inner stages, early to deep."""
         if not hasattr(self.embedder, "stages"):
-            raise FedTailorError(f"The net {type(self.embedder).__name__} does not expose stages; use resnet18 or cnn.")
+            raise FedTailorError(
+                f"The net {type(self.embedder).__name__} does not expose stages; use resnet18, cnn or, for series, cnn1d."
+            )
         return self.embedder.stages(x)  # type: ignore[operator]
 
     def plain(self, head: nn.Module | None = None) -> nn.Module:
