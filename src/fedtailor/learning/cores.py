@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+ROWS = 250  # of a matrix: what one core multiplies at a time
+
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
@@ -22,5 +24,8 @@ def on_all_cores(work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> li
     While the server works its clients' workers wait. A piece is one thread's, however many cores there are: PyTorch's own threads would
     divide sums by their number, and the result would depend on the machine.
     """
+    pieces = list(pieces)
+    if len(pieces) == 1:
+        return [work(pieces[0])]
     with ThreadPoolExecutor(cores()) as threads:
         return list(threads.map(work, pieces))

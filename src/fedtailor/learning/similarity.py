@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedtailor.learning.cores import on_all_cores
+from fedtailor.learning.cores import ROWS, on_all_cores
 from fedtailor.learning.mixing import column_blocks
-
-ROWS = 250
 
 
 def label_similarity(labels: Tensor, others: Tensor | None = None) -> Tensor:
@@ -25,18 +23,18 @@ def squared_distances(vectors: Tensor) -> Tensor:
     The mean is taken off first: what models share would otherwise drown their differences in rounding.
     """
     n = len(vectors)
-
-    def products_of(columns: slice) -> Tensor:
-        centred = vectors[:, columns] - vectors[:, columns].mean(0)
-        found = vectors.new_zeros(n, n)
-        for start in range(0, n, ROWS):  # on and above the diagonal, for below it all is the same
-            some = slice(start, start + ROWS)
-            torch.mm(centred[some], centred[start:].T, out=found[some, start:])
-        return found
-
     products = torch.zeros(n, n, dtype=torch.float64, device=vectors.device)
-    for found in on_all_cores(products_of, column_blocks(vectors.shape[1])):
-        products += found
+    for columns in column_blocks(vectors.shape[1]):
+        _add_products(vectors[:, columns] - vectors[:, columns].mean(0), products)
     products = products.triu() + products.triu(1).T
     norms = products.diagonal()
     return (norms[:, None] + norms - 2 * products).clamp_(min=0).fill_diagonal_(0).to(vectors)
+
+
+def _add_products(vectors: Tensor, products: Tensor) -> None:
+    """Add those of all rows on and above the diagonal, for below it all is the same."""
+
+    def add(start: int) -> None:
+        products[start : start + ROWS, start:] += vectors[start : start + ROWS] @ vectors[start:].T
+
+    on_all_cores(add, range(0, len(vectors), ROWS))

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedtailor.learning.cores import on_all_cores
+from fedtailor.learning.cores import ROWS, on_all_cores
 
 FEW = 16  # shares that are positive at the start, and the fewest that may enter in one step
-ROWS = 250  # that one core multiplies at a time
 BLOCK = 2**17  # entries of the systems solved together: as many as a cache holds
 
 
@@ -83,6 +82,7 @@ def _solved(q: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
     """What is best for each row on the shares inside, were they allowed to be negative, and the slope that all of these then have."""
     a, level = torch.zeros_like(b), b.new_zeros(len(b), 1)
     nobody, padded = len(q), F.pad(q, (0, 1, 0, 1))
+    counts = inside.sum(1)
 
     def solve(rows: Tensor) -> None:
         size = int(counts[rows[0]])
@@ -97,14 +97,17 @@ def _solved(q: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
         level[rows] = (1 - to_b.sum(1, keepdim=True)) / to_one.sum(1, keepdim=True)
         a[rows[row], share] = (to_b + level[rows] * to_one)[row, slot]
 
-    counts = inside.sum(1)
-    order = counts.argsort(descending=True)
-    alike = []
-    while len(order):  # rows of like size together
-        rows, order = order.tensor_split([max(1, BLOCK // int(counts[order[0]]) ** 2)])
-        alike.append(rows)
-    on_all_cores(solve, alike)
+    on_all_cores(solve, _of_like_size(counts))
     return a, level
+
+
+def _of_like_size(counts: Tensor) -> list[Tensor]:
+    """Rows in blocks, those with the largest systems first."""
+    blocks, order = [], counts.argsort(descending=True)
+    while len(order):
+        block, order = order.tensor_split([max(1, BLOCK // int(counts[order[0]]) ** 2)])
+        blocks.append(block)
+    return blocks
 
 
 def _product(a: Tensor, q: Tensor) -> Tensor:
