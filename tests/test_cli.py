@@ -155,9 +155,11 @@ def test_reproduce_lists_plans_and_answers_a_typo(tmp_path):
     listing = invoke("reproduce", "--list")
     assert "pgfedsplit/table2" in listing
     assert "heart/fig6" in listing
-    plan = invoke("reproduce", "fedafk/table5", "--scale", "rounds=3,columns=1", "device=cpu", "--dry-run")
-    assert plan.count("rounds=3") == 4
-    assert "4 cells from 4 runs. Scale: device=cpu; 3 rounds instead of 1000; 1 of 3 columns." in " ".join(plan.split())
+    plan = invoke("reproduce", "fedafk/table5", "--scale", "rounds=3,columns=1", "epochs=8", "--dry-run")
+    assert plan.count("rounds=3") == plan.count("epochs=8") == 4
+    assert "4 cells from 4 runs. Scale: 3 rounds instead of 1000; 8 epochs instead of 1; 1 of 3 columns." in " ".join(
+        plan.split()
+    )
     assert "Did you mean 'heart/fig6'?" in fedtailor("reproduce", "hart/fig6", code=2, cwd=tmp_path)
     assert "Unknown key 'foo'" in fedtailor("reproduce", "heart/fig6", "foo=3", "--dry-run", code=2, cwd=tmp_path)
     assert "--scale seeds=2" in fedtailor("reproduce", "heart/fig6", "seed=3", code=2, cwd=tmp_path)

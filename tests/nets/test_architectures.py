@@ -90,6 +90,13 @@ def test_resnet_takes_any_image(stem: str, norm: str, shape: tuple[int, int, int
     assert module("resnet18", task, stem=stem, norm=norm)(batch(task, 2)).shape == (2, 5)
 
 
+def test_cnn1d_is_its_layers_one_after_the_other() -> None:
+    net, x = module("cnn1d", TASKS["cnn1d"]), batch(TASKS["cnn1d"], 2)
+    halve = nn.MaxPool1d(2)
+    convolutions = nn.Sequential(net.conv1, nn.ReLU(), halve, net.conv2, nn.ReLU(), halve)
+    assert torch.equal(net(x), net.fc(torch.relu(net.fc1(convolutions(x).flatten(1)))))
+
+
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @settings(max_examples=25, deadline=None)
 @given(channels=st.integers(1, 9), length=st.integers(4, 150), kernel=st.integers(1, 9))

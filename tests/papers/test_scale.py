@@ -75,6 +75,7 @@ def test_an_option_reaches_only_the_methods_that_have_it():
 def test_on_other_data_nothing_is_compared_with_published_numbers():
     preset = find("pgfedsplit/table3")
     small = Scale.parse("data=digits", preset).shrunk(preset)
+    assert small == Scale(over=("data=digits",)).shrunk(preset)
     assert small.columns[0] == "digits for CIFAR10, Dir 0.1"
     assert all(cell.number is None for cell in small.cells)
     assert "data=digits" in told("pgfedsplit/table3", "data=digits")

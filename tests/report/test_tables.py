@@ -81,12 +81,13 @@ def test_one_unreadable_run_does_not_hide_the_others(make_run, tmp_path):
 
 
 def test_long_options_leave_room_for_the_numbers_in_a_narrow_terminal(make_run, tmp_path):
-    make_run(
-        "a", "method=heart", "method.akt_steps=5", "method.akt_batch=64", "method.pgd_steps=2", accuracy=[0.5, 0.25]
-    )
-    make_run("b", "method=pgfedsplit", accuracy=[0.5, 0.75])
+    options = ("method.akt_steps=5", "method.akt_batch=64", "method.pgd_steps=2", "method.hda=false")
+    make_run("a", "method=heart", *options, accuracy=[0.5, 0.25])
+    make_run("b", "method=heart", accuracy=[0.5, 0.5])
+    make_run("c", "method=pgfedsplit", accuracy=[0.5, 0.75])
     console = Console(width=80, file=io.StringIO())
     console.print(comparison_table(read_results(tmp_path)))
     (row,) = (line for line in console.file.getvalue().splitlines() if "pgfedsplit" in line)
     assert "74.00" in row
+    assert "pgd_steps=2" in console.file.getvalue()
     assert "…" not in console.file.getvalue()
