@@ -2,28 +2,30 @@
 
     python -m bench.limit --net cnn --method fedavg --json limit.json
 
-Counts the floating-point operations of one step, times it on one thread, and compares the rate with that of a large matrix product and of
-matrix products of the step's own kind of size. Then profiles one round of the method in one process by kind of operation.
+Counts the floating-point operations of one step, times it on one thread, and compares the rate with that of a large matrix product, and the
+time with that of the same step by PyTorch's own convolutions. Then profiles one round of the method in one process by kind of operation.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.rounds import J_SMALL, federation_of
+from bench.rounds import J_SMALL, federation_of, in_turns
 from fedtailor import Config, Simulation
 from fedtailor.engines.worker import keep_freed_memory
-from fedtailor.nets import nets
+from fedtailor.nets import nets, winograd
 from fedtailor.nets.architecture import Task
 from fedtailor.nets.build import build_net
 
@@ -50,10 +52,13 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    table = {"step": step_rate(args.net), "matrix_product": product_rate(), "round": round_profile(args.method)}
-    step, limit = table["step"], table["matrix_product"]
+    table = {**step_rates(args.net), "matrix_product": product_rate(), "round": round_profile(args.method)}
+    step, limit, direct = table["step"], table["matrix_product"], table["direct_step"]
     print(f"{args.net}, batch 10, 1×28×28: {step['milliseconds']:.2f} ms a step, {step['gflops']:.1f} GFLOP/s,")
     print(f"which is {step['gflops'] / limit['gflops']:.0%} of a large matrix product's {limit['gflops']:.1f} GFLOP/s")
+    print(
+        f"by PyTorch's own convolutions: {direct['milliseconds']:.2f} ms for {direct['gflop'] / step['gflop']:.1f} times the operations"
+    )
     print(f"a round of {args.method} in one process:")
     for kind, share in table["round"].items():
         print(f"  {kind:<18}{share:>7.1%}")
@@ -61,22 +66,28 @@ def main() -> None:
         Path(args.json).write_text(json.dumps(table, indent=1))
 
 
-def step_rate(name: str) -> dict[str, float]:
+def step_rates(name: str, steps: int = 100) -> dict[str, dict[str, float]]:
+    """Of a step as it is and of one by PyTorch's own convolutions, in turns."""
     task = Task((1, 28, 28), 10)
     net = build_net(nets.build(name, {}), task)
     x, y = torch.randn(10, *task.shape), torch.randint(10, (10,))
 
-    def step() -> None:
-        net.all.step(F.cross_entropy(net(x), y), 0.005)
+    def as_it_is(count: int = steps) -> None:
+        for _ in range(count):
+            net.all.step(F.cross_entropy(net(x), y), 0.005)
 
-    with FlopCounterMode(display=False) as counter:
-        step()
-    seconds = shortest(step, 100)
-    return {
-        "milliseconds": seconds * 1000,
-        "gflop": counter.get_total_flops() / 1e9,
-        "gflops": counter.get_total_flops() / seconds / 1e9,
-    }
+    def direct(count: int = steps) -> None:
+        with patch.object(winograd, "FEWEST_CHANNELS", sys.maxsize):
+            as_it_is(count)
+
+    times = in_turns({"step": as_it_is, "direct_step": direct}, 8)
+    rates = {}
+    for kind, work in (("step", as_it_is), ("direct_step", direct)):
+        with FlopCounterMode(display=False) as counter:
+            work(1)
+        seconds, gflop = times[kind] / steps, counter.get_total_flops() / 1e9
+        rates[kind] = {"milliseconds": seconds * 1000, "gflop": gflop, "gflops": gflop / seconds}
+    return rates
 
 
 def product_rate(size: int = 1024) -> dict[str, float]:
