@@ -6,9 +6,8 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, channels_last, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import pad
 
 SIDE = 4  # pixels of the output that one tile of the input gives, in each direction
 POINTS = (0.0, 1.0, -1.0, 0.5, -2.0, 2.0, -0.5)  # small and spread, which keeps the error near that of summing directly
@@ -42,11 +41,10 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor, border: int) -> Tensor:
 
     To slide a kernel g of r values over s + r − 1 values d is to evaluate polynomials at s + r − 1 points and to multiply there:
     Aᵀ(Gg ∘ Bᵀd), where A and G evaluate s and r coefficients and B undoes an evaluation (Winograd, 1980; Lavin & Gray, 2016).
-    In two directions each matrix is its Kronecker product with itself, and the ∘, summed over channels, a matrix product a point.
+    In two directions each matrix acts on both, and the ∘, summed over channels, is a matrix product a point.
     """
     height, width = _sides(x, weight, border)
-    below, right = (border + -side % SIDE for side in (height, width))
-    y: Tensor = _Convolution.apply(pad(x, (border, right, border, below)), weight, bias)
+    y: Tensor = _Convolution.apply(x, weight, bias, border)
     return y[:, :, :height, :width]
 
 
@@ -61,61 +59,62 @@ class _Convolution(torch.autograd.Function):
     """The convolution in whole tiles; written out backwards too: with what autograd would record, a step is as slow as without."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, border: int) -> Tensor:
         outputs, channels, size, _ = weight.shape
-        a, g, b = _matrices(size, x.dtype)
-        tile = SIDE + size - 1
-        d = x.unfold(2, tile, SIDE).unfold(3, tile, SIDE).permute(4, 5, 0, 2, 3, 1)
-        _, _, n, rows, columns, _ = d.shape
-        tiles = (b @ d.reshape(len(b), -1)).view(len(b), -1, channels)
-        kernels = (g @ weight.permute(2, 3, 1, 0).reshape(size**2, -1)).view(len(g), channels, outputs)
-        y = (a @ torch.bmm(tiles, kernels).view(len(b), -1)).view(SIDE, SIDE, n, rows, columns, outputs)
-        ctx.save_for_backward(tiles, kernels)
+        n, _, height, width = x.shape
+        a, g = _matrices(size, x.dtype)
+        down, across = (_tiling(side, size, border, x.dtype) for side in (height, width))
+        points = SIDE + size - 1
+        rows, columns = len(down) // points, len(across) // points
+        d = across @ (down @ x.permute(2, 3, 0, 1).reshape(height, -1)).view(len(down), width, -1)
+        tiles = d.view(points, rows, points, columns, -1).transpose(1, 2).reshape(points**2, -1, channels)
+        kernels = (g @ weight.reshape(-1, size**2).T).view(-1, outputs, channels)
+        y = a @ torch.bmm(tiles, kernels.transpose(1, 2)).view(points**2, -1)
+        ctx.save_for_backward(tiles, kernels, down, across)
         ctx.size, ctx.shape = size, (n, rows, columns)
-        y = y.permute(2, 3, 0, 4, 1, 5).reshape(n, rows * SIDE, columns * SIDE, outputs)
-        return y.add_(bias).permute(0, 3, 1, 2)
+        y = y.view(SIDE, SIDE, rows, columns, n, outputs).permute(4, 2, 0, 3, 1, 5)
+        return y.reshape(n, rows * SIDE, columns * SIDE, outputs).add_(bias).permute(0, 3, 1, 2)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        tiles, kernels = ctx.saved_tensors
-        a, g, b = _matrices(ctx.size, slope.dtype)
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        tiles, kernels, down, across = ctx.saved_tensors
+        a, g = _matrices(ctx.size, slope.dtype)
         n, rows, columns = ctx.shape
-        _, channels, outputs = kernels.shape
+        count, outputs, channels = kernels.shape
         pixels = slope.permute(0, 2, 3, 1).reshape(n, rows, SIDE, columns, SIDE, outputs)
-        products = (a.T @ pixels.permute(2, 4, 0, 1, 3, 5).reshape(SIDE**2, -1)).view(len(b), -1, outputs)
-        of_kernels = g.T @ torch.bmm(tiles.transpose(1, 2), products).view(len(b), -1)
-        of_weight = of_kernels.view(ctx.size, ctx.size, channels, outputs).permute(3, 2, 0, 1)
+        products = (a.T @ pixels.permute(2, 4, 1, 3, 0, 5).reshape(SIDE**2, -1)).view(count, -1, outputs)
+        of_kernels = g.T @ torch.bmm(products.transpose(1, 2), tiles).view(count, -1)
+        of_weight = of_kernels.T.reshape(outputs, channels, ctx.size, ctx.size)
         of_images = None
         if ctx.needs_input_grad[0]:
-            of_tiles = b.T @ torch.bmm(products, kernels.transpose(1, 2)).view(len(b), -1)
-            of_images = _images(of_tiles, ctx.size, n, rows, columns)
-        return of_images, of_weight, slope.sum((0, 2, 3))
-
-
-def _images(tiles: Tensor, size: int, n: int, rows: int, columns: int) -> Tensor:
-    """Overlapping tiles summed into images: each reaches into the next block of 4×4 pixels, so there is a sum a block it touches."""
-    side = SIDE + size - 1
-    tiles = tiles.view(side, side, n, rows, columns, -1)
-    blocks = tiles.new_zeros(n, rows + 1, SIDE, columns + 1, SIDE, tiles.shape[-1])
-    for i in (0, 1):
-        for j in (0, 1):
-            piece = tiles[i * SIDE : (i + 1) * SIDE, j * SIDE : (j + 1) * SIDE].permute(2, 3, 0, 4, 1, 5)
-            blocks[:, i : i + rows, : piece.shape[2], j : j + columns, : piece.shape[4]] += piece
-    images = blocks.view(n, (rows + 1) * SIDE, (columns + 1) * SIDE, -1)
-    return images[:, : rows * SIDE + size - 1, : columns * SIDE + size - 1].permute(0, 3, 1, 2)
+            points, (height, width) = len(down) // rows, (down.shape[1], across.shape[1])
+            of_tiles = torch.bmm(products, kernels).view(points, points, rows, columns, -1).transpose(1, 2)
+            d = across.T @ (down.T @ of_tiles.reshape(len(down), -1)).view(height, len(across), -1)
+            of_images = d.view(height, width, n, channels).permute(2, 3, 0, 1).contiguous(memory_format=channels_last)
+        return of_images, of_weight, slope.sum((0, 2, 3)), None
 
 
 @cache
-def _matrices(kernel: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Aᵀ, G and Bᵀ for kernels of a size, in two directions."""
-    size = SIDE + kernel - 1
+def _matrices(kernel: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Aᵀ and G for kernels of a size, in two directions: the Kronecker products with themselves."""
+    one_way = _evaluate(SIDE, kernel).T, _evaluate(kernel, kernel)
+    a, g = (torch.kron(matrix, matrix).to(dtype) for matrix in one_way)
+    return a, g
 
-    def evaluate(coefficients: int) -> Tensor:
-        finite = [[point**power for power in range(coefficients)] for point in POINTS[: size - 1]]
-        at_infinity = [0.0] * (coefficients - 1) + [1.0]
-        return torch.tensor([*finite, at_infinity], dtype=torch.float64)
 
-    one_way = evaluate(SIDE).T, evaluate(kernel), torch.linalg.inv(evaluate(size)).T
-    a, g, b = (torch.kron(matrix, matrix).to(dtype) for matrix in one_way)
-    return a, g, b
+@cache
+def _tiling(side: int, kernel: int, border: int, dtype: torch.dtype) -> Tensor:
+    """Bᵀ for every tile along one side, (points · tiles) × pixels; that tiles overlap and reach into the border is in the matrix."""
+    b = torch.linalg.inv(_evaluate(SIDE + kernel - 1, kernel)).T
+    tiles = -(-(side + 2 * border - kernel + 1) // SIDE)
+    whole = torch.zeros(len(b), tiles, tiles * SIDE + kernel - 1, dtype=b.dtype)
+    for k in range(tiles):
+        whole[:, k, k * SIDE : k * SIDE + len(b)] = b
+    return whole[:, :, border : border + side].reshape(-1, side).to(dtype)
+
+
+def _evaluate(coefficients: int, kernel: int) -> Tensor:
+    """The matrix that takes a polynomial's coefficients to its values at the points, the last of them at infinity."""
+    finite = [[point**power for power in range(coefficients)] for point in POINTS[: SIDE + kernel - 2]]
+    return torch.tensor([*finite, [0.0] * (coefficients - 1) + [1.0]], dtype=torch.float64)
