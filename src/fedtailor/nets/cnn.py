@@ -12,6 +12,7 @@ from torch.nn.functional import max_pool2d, relu
 
 from fedtailor.nets.architecture import Architecture, Task, nets
 from fedtailor.nets.fitting import require
+from fedtailor.nets.linear import WideLinear
 from fedtailor.nets.winograd import Conv2d
 from fedtailor.registry import option
 
@@ -34,7 +35,7 @@ class ConvNet(nn.Module):
         self.conv1 = nn.Conv2d(depth, channels[0], 5, padding=padding)
         self.conv2 = Conv2d(channels[0], channels[1], 5, padding)
         widths = [channels[1] * sides[0] * sides[1], *hidden]
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.hidden = nn.ModuleList(WideLinear(a, b) for a, b in pairwise(widths))
         self.fc = nn.Linear(widths[-1], classes)
 
     def stages(self, x: Tensor) -> list[Tensor]:

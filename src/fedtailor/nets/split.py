@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.errors import FedTailorError
+from fedtailor.nets.linear import WideLinear, unformed
 
 
 class Part:
@@ -26,6 +27,9 @@ class Part:
         self.weights = weights  # the trainable stretch of `live`
         self.entries = entries  # parameter and buffer name -> its view of the memory
         self.parameters: list[Tensor] = [t for t in entries.values() if isinstance(t, nn.Parameter)]
+        self.wide = [
+            m for m in net.modules() if isinstance(m, WideLinear) and any(m.weight is p for p in self.parameters)
+        ]
 
     @property
     def vector(self) -> Tensor:
@@ -42,18 +46,25 @@ class Part:
 
     def gradient(self, loss: Tensor) -> Tensor:
         """∇loss with respect to this part, as a vector over its trainable entries."""
-        return torch.cat([self.weights[:0], *(g.reshape(-1) for g in self._gradients(loss))])
+        found = torch.autograd.grad(loss, self.parameters, allow_unused=True) if self.parameters else ()
+        filled = (torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True))
+        return torch.cat([self.weights[:0], *(g.reshape(-1) for g in filled)])
 
     def step(self, loss: Tensor, lr: float, pull: tuple[Tensor, float] | None = None) -> None:
         """One SGD step on this part alone; `pull` = (centre, strength) adds the proximal term strength/2·‖w − centre‖²."""
         if not self.parameters:  # a frozen body, or a net that is all head
             return
-        gradients = self._gradients(loss)
+        with unformed(self.wide):
+            gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        formed = [(p, g) for p, g in zip(self.parameters, gradients, strict=True) if g is not None]
         with torch.no_grad():
             if pull is not None:
                 centre, strength = pull
                 self.weights.lerp_(centre[-len(self.weights) :], lr * strength)
-            torch._foreach_add_(self.parameters, gradients, alpha=-lr)
+            if formed:
+                torch._foreach_add_(*zip(*formed, strict=True), alpha=-lr)
+            for layer in self.wide:
+                layer.add_gradient(-lr)
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """A vector of this part as tensors by parameter name: what to print when a method is debugged."""
@@ -61,10 +72,6 @@ class Part:
         return {
             name: piece.view(entry.shape) for (name, entry), piece in zip(self.entries.items(), pieces, strict=True)
         }
-
-    def _gradients(self, loss: Tensor) -> list[Tensor]:
-        found = torch.autograd.grad(loss, self.parameters, allow_unused=True) if self.parameters else ()
-        return [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True)]
 
     def __len__(self) -> int:
         return self.live.numel()

@@ -1,0 +1,75 @@
+"""Linear layers that step along their gradient without writing it down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+WIDE = 2**18  # weights from which on the memory saved outweighs a call of Python in the backward pass
+
+
+class WideLinear(nn.Linear):
+    """A linear layer whose SGD step is one product, w ← w − η·gᵀz, of the slopes g of its outputs and its inputs z.
+
+    With a batch of ten the gradient gᵀz has rank ten but is as large as the weights; to write it, read it and add it takes longer
+    than to compute it. Where nobody steps (`unformed`), the gradient is what it always is.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.factors: list[tuple[Tensor, Tensor]] | None = (
+            None  # of the gradient that was not formed: g and z of each use
+        )
+
+    def forward(self, z: Tensor) -> Tensor:
+        plain = z.device.type != "cpu" or z.ndim != 2 or self.weight.numel() < WIDE or torch.compiler.is_compiling()
+        if plain or not torch.is_grad_enabled():
+            return super().forward(z)
+        y: Tensor = _Product.apply(z, self.weight, self.bias, self)
+        return y
+
+    @torch.no_grad()
+    def add_gradient(self, factor: float) -> None:
+        """Add a multiple of the gradient that `unformed` left to the weights."""
+        for slope, z in self.factors or ():
+            self.weight.addmm_(slope.T, z, alpha=factor)
+        self.factors = None
+
+
+@contextmanager
+def unformed(layers: Sequence[WideLinear]) -> Iterator[None]:
+    """A backward pass after which the gradients of these layers' weights are in their `factors` and, for autograd, None."""
+    for layer in layers:
+        layer.factors = []
+    try:
+        yield
+    except BaseException:
+        for layer in layers:
+            layer.factors = None
+        raise
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, weight: Tensor, bias: Tensor, layer: WideLinear) -> Tensor:
+        ctx.save_for_backward(z, weight)
+        ctx.layer = layer
+        return torch.addmm(bias, z, weight.T)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        z, weight = ctx.saved_tensors
+        of_inputs, of_weight, of_bias = ctx.needs_input_grad[:3]
+        if ctx.layer.factors is not None:
+            ctx.layer.factors.append((slope, z))
+            of_weight = False
+        return (
+            slope @ weight if of_inputs else None,
+            slope.T @ z if of_weight else None,
+            slope.sum(0) if of_bias else None,
+            None,
+        )
