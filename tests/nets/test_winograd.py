@@ -62,15 +62,18 @@ def test_the_layer_is_drawn_and_named_as_pytorchs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "n", "gradients", "taken"),
-    [(32, 10, True, True), (32, 10, False, False), (6, 10, True, False), (32, 1, True, False)],
-)
+    ("channels", "n", "side", "gradients", "taken"),
+    [
+        (32, 10, 12, True, True), (32, 10, 14, True, True), (32, 10, 12, False, True), (32, 10, 14, False, False),
+        (6, 10, 12, True, False), (32, 1, 12, True, False),
+    ],
+)  # fmt: skip
 def test_it_is_used_where_it_pays(
-    monkeypatch: pytest.MonkeyPatch, channels: int, n: int, gradients: bool, taken: bool
+    monkeypatch: pytest.MonkeyPatch, channels: int, n: int, side: int, gradients: bool, taken: bool
 ) -> None:
     spy = Mock(wraps=convolve)
     monkeypatch.setattr(winograd, "convolve", spy)
-    layer, x = Conv2d(channels, 8, 5, 0), torch.randn(n, channels, 12, 12)
+    layer, x = Conv2d(channels, 8, 5, 0), torch.randn(n, channels, side, side)
     with torch.set_grad_enabled(gradients):
         y = layer(x)
     assert spy.called == taken
