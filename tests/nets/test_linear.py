@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
@@ -48,13 +49,13 @@ def loss_with_decay(net: Net) -> Tensor:
 @pytest.mark.parametrize("loss", [plain_loss, loss_of_two_uses, loss_with_decay])
 @pytest.mark.parametrize("part", ["all", "body", "head"])
 @pytest.mark.parametrize("pulled", [False, True])
-def test_a_step_is_pytorchs(loss: object, part: str, pulled: bool) -> None:
+def test_a_step_is_pytorchs(loss: Callable[[Net], Tensor], part: str, pulled: bool) -> None:
     ours, theirs = net_of(WideLinear), net_of(nn.Linear)
     for net in (ours, theirs):
         stepping = getattr(net, part)
         pull = (torch.ones_like(stepping.vector), 0.3) if pulled else None
         for _ in range(3):
-            stepping.step(loss(net), LR, pull)  # type: ignore[operator]
+            stepping.step(loss(net), LR, pull)
     assert not torch.equal(ours.all.vector, net_of(WideLinear).all.vector)
     torch.testing.assert_close(ours.all.vector, theirs.all.vector, rtol=0, atol=1e-14)
 
@@ -65,6 +66,15 @@ def test_without_a_step_the_gradient_is_formed() -> None:
     ours.all.step(plain_loss(ours), LR)
     theirs.all.step(plain_loss(theirs), LR)
     torch.testing.assert_close(ours.body.gradient(plain_loss(ours)), theirs.body.gradient(plain_loss(theirs)))
+
+
+@pytest.mark.parametrize("loss", [plain_loss, loss_of_two_uses, loss_with_decay])
+def test_the_slope_along_a_direction_is_the_gradient_times_it(loss: Callable[[Net], Tensor]) -> None:
+    net, theirs = net_of(WideLinear), net_of(nn.Linear)
+    along = torch.linspace(-1, 1, len(net.body), dtype=torch.float64)
+    exact = theirs.body.gradient(loss(theirs)).dot(along).item()
+    assert net.body.slope(loss(net), along) == pytest.approx(exact, abs=1e-13)
+    assert theirs.body.slope(loss(theirs), along) == pytest.approx(exact, abs=1e-13)
 
 
 def test_the_gradient_of_the_inputs_reaches_through() -> None:

@@ -65,6 +65,7 @@ class FedAFK(Method):
         teacher = shared if self.kt_ref == "running" else client.net("received", body=payload["body"])
         mu, lr = float(client.state["mu"]), client.protocol.lr
         for _ in range(client.protocol.epochs):
+            between = client.net("mixture", head=own.head.vector) if self.afa else own  # θ(μ), φ_i
             for x, y in client.guarded(client.batches(1, purpose="body"), shared.body, own.body):
                 loss = cross_entropy(shared, x, y)
                 if client.sound(loss):
@@ -74,7 +75,7 @@ class FedAFK(Method):
                 if client.sound(loss):
                     own.body.step(loss, lr)  # (5)
                 if self.afa:
-                    slope = self._slope(own, shared, mu, x, y, target)
+                    slope = self._slope(between, own, shared, mu, x, y, target)
                     mu = min(max(mu - (self.mu_lr or lr) * slope, 0.0), 1.0) if math.isfinite(slope) else mu  # (6)
             if self.afa:
                 own.body.vector = mixed(own.body.vector, shared.body.vector, mu)  # (3)
@@ -101,15 +102,13 @@ class FedAFK(Method):
         transfer = F.kl_div(other, reference, reduction="batchmean", log_target=True)  # KL(reference ‖ other)
         return (1 - self.lam) * F.cross_entropy(own.classify(z), y) + self.lam * transfer
 
-    def _slope(self, own: Net, shared: Net, mu: float, x: Tensor, y: Tensor, target: Tensor | None) -> float:
+    def _slope(
+        self, between: Net, own: Net, shared: Net, mu: float, x: Tensor, y: Tensor, target: Tensor | None
+    ) -> float:
         """∂ℓ_total/∂μ along θ(μ) = μθ_i + (1−μ)θ_G: the gradient there, times θ_i − θ_G."""
-        along = own.body.weights - shared.body.weights
-        body, statistics = own.body.vector, own.local_buffers.clone()
-        own.body.weights.copy_(mixed(own.body.weights, shared.body.weights, mu if self.mu_at == "mixture" else 1.0))
-        gradient = own.body.gradient(self._total(own, x, y, target))
-        own.body.vector = body
-        own.local_buffers.copy_(statistics)
-        return gradient.dot(along).item()
+        mine, theirs = own.body.weights, shared.body.weights
+        torch.lerp(theirs, mine, mu if self.mu_at == "mixture" else 1.0, out=between.body.weights)
+        return between.train().body.slope(self._total(between, x, y, target), mine - theirs)
 
     def gather(self, server: Server, replies: Sequence[Reply]) -> None:
         server.state["body"] = weighted_mean(replies, "body")

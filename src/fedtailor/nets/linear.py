@@ -34,10 +34,18 @@ class WideLinear(nn.Linear):
 
     @torch.no_grad()
     def add_gradient(self, factor: float) -> None:
-        """Add a multiple of the gradient that `unformed` left to the weights."""
-        for slope, z in self.factors or ():
+        """Add a multiple of the gradient that `unformed` left to the weights, once."""
+        for slope, z in self._take():
             self.weight.addmm_(slope.T, z, alpha=factor)
-        self.factors = None
+
+    @torch.no_grad()
+    def slope(self, along: Tensor) -> Tensor:
+        """The product of the gradient that `unformed` left with a direction: Σ g·(z alongᵀ)."""
+        return sum((torch.sum(slope * (z @ along.T)) for slope, z in self._take()), along.new_zeros(()))
+
+    def _take(self) -> list[tuple[Tensor, Tensor]]:
+        factors, self.factors = self.factors or [], None
+        return factors
 
 
 @contextmanager

@@ -50,19 +50,25 @@ class Part:
         filled = (torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True))
         return torch.cat([self.weights[:0], *(g.reshape(-1) for g in filled)])
 
+    def slope(self, loss: Tensor, along: Tensor) -> float:
+        """∇loss · along: how the loss changes when this part moves in a direction, a vector over its trainable entries."""
+        gradients = self._gradients(loss)
+        pieces = dict(zip(self.parameters, along.split([p.numel() for p in self.parameters]), strict=True))
+        products = [torch.dot(g.reshape(-1), pieces[p]) for p, g in gradients]
+        products += [layer.slope(pieces[layer.weight].view_as(layer.weight)) for layer in self.wide]
+        return float(sum(products))
+
     def step(self, loss: Tensor, lr: float, pull: tuple[Tensor, float] | None = None) -> None:
         """One SGD step on this part alone; `pull` = (centre, strength) adds the proximal term strength/2·‖w − centre‖²."""
         if not self.parameters:  # a frozen body, or a net that is all head
             return
-        with unformed(self.wide):
-            gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        formed = [(p, g) for p, g in zip(self.parameters, gradients, strict=True) if g is not None]
+        gradients = self._gradients(loss)
         with torch.no_grad():
             if pull is not None:
                 centre, strength = pull
                 self.weights.lerp_(centre[-len(self.weights) :], lr * strength)
-            if formed:
-                torch._foreach_add_(*zip(*formed, strict=True), alpha=-lr)
+            if gradients:
+                torch._foreach_add_(*zip(*gradients, strict=True), alpha=-lr)
             for layer in self.wide:
                 layer.add_gradient(-lr)
 
@@ -72,6 +78,12 @@ class Part:
         return {
             name: piece.view(entry.shape) for (name, entry), piece in zip(self.entries.items(), pieces, strict=True)
         }
+
+    def _gradients(self, loss: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Parameters the loss depends on and its gradients there; of wide layers' weights, the layers keep the factors."""
+        with unformed(self.wide):
+            found = torch.autograd.grad(loss, self.parameters, allow_unused=True) if self.parameters else ()
+        return [(p, g) for p, g in zip(self.parameters, found, strict=True) if g is not None]
 
     def __len__(self) -> int:
         return self.live.numel()
