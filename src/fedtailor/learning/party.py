@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from fedtailor.data.split import ClientData
 from fedtailor.learning.compiled import CompiledSteps
+from fedtailor.learning.linear_head import is_linear_head, linear_step
 from fedtailor.learning.losses import Loss, cross_entropy
 from fedtailor.learning.mixing import State
 from fedtailor.learning.protocol import Protocol
@@ -167,7 +168,7 @@ class Party:
         lr = self.protocol.lr if lr is None else lr
         plain = loss in (cross_entropy, _head_loss) and pull is None
         for x, y in self.guarded(batches, part):
-            if plain and self._compiled_step(part, x, y, lr, features=on is not None):
+            if plain and self._graphless_step(part, x, y, lr, features=on is not None):
                 continue
             value = loss(net, x, y)
             if self.sound(value):
@@ -175,11 +176,13 @@ class Party:
         if statistics:
             net.embedder.load_state_dict(statistics)
 
-    def _compiled_step(self, part: Part, x: Tensor, y: Tensor, lr: float, *, features: bool) -> bool:
-        """Take a whole batch's step compiled, where the run does so; smaller batches are too rare to be worth compiling."""
-        if self.modules.steps is None or len(y) != self.protocol.batch or not part.parameters:
-            return False
-        value = self.modules.steps.take(part, x, y, lr, features=features)
+    def _graphless_step(self, part: Part, x: Tensor, y: Tensor, lr: float, *, features: bool) -> bool:
+        """Take a plain step without autograd where the run compiles whole batches' or where a linear head's is written out."""
+        value = None
+        if self.modules.steps is not None and len(y) == self.protocol.batch and part.parameters:
+            value = self.modules.steps.take(part, x, y, lr, features=features)
+        if value is None and features and is_linear_head(part):
+            value = linear_step(part, x, y, lr)
         if value is not None:
             self.sound(value)
         return value is not None
