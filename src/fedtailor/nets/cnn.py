@@ -40,17 +40,23 @@ class ConvNet(nn.Module):
 
     def stages(self, x: Tensor) -> list[Tensor]:
         """The outputs of the convolutions (after pooling) and of each hidden layer, the latter as maps of one pixel."""
-        # Channels last is the faster order for these layers, and ReLU after pooling is the same function on a quarter of the values.
-        first = relu(max_pool2d(self.conv1(x.to(memory_format=channels_last)), 2))
-        maps = [first, relu(max_pool2d(self.conv2(first), 2))]
-        z = maps[-1].flatten(1)
-        for layer in self.hidden:
-            z = relu(layer(z))
-            maps.append(z[:, :, None, None])
-        return maps
+        first, second = self._convolved(x)
+        return [first, second, *(z[:, :, None, None] for z in self._hidden(second))]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.stages(x)[-1].flatten(1))
+        _, second = self._convolved(x)
+        return self.fc(self._hidden(second)[-1])
+
+    def _convolved(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        # Channels last is the faster order for these layers, and ReLU after pooling is the same function on a quarter of the values.
+        first = relu(max_pool2d(self.conv1(x.to(memory_format=channels_last)), 2))
+        return first, relu(max_pool2d(self.conv2(first), 2))
+
+    def _hidden(self, maps: Tensor) -> list[Tensor]:
+        outputs = [maps.flatten(1)]
+        for layer in self.hidden:
+            outputs.append(relu(layer(outputs[-1])))
+        return outputs[1:]
 
 
 @nets.register("cnn", "4-layer-cnn", "fedavg-cnn")

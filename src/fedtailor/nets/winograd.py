@@ -48,7 +48,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor, border: int) -> Tensor:
     """
     height, width = _sides(x, weight, border)
     y: Tensor = _Convolution.apply(x, weight, bias, border)
-    return y[:, :, :height, :width]
+    return y if y.shape[2:] == (height, width) else y[:, :, :height, :width]
 
 
 def _sides(x: Tensor, weight: Tensor, border: int) -> tuple[int, int]:
