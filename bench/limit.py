@@ -3,7 +3,8 @@
     python -m bench.limit --net cnn --method fedavg --json limit.json
 
 Counts the floating-point operations of one step, times it on one thread, and compares the rate with that of a large matrix product, and the
-time with that of the same step by PyTorch's own convolutions. Then profiles one round of the method in one process by kind of operation.
+time with that of the same step done PyTorch's way; so too a step of the head on features. Then profiles one round of the method in one
+process by kind of operation.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
@@ -25,7 +27,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.rounds import J_SMALL, federation_of, in_turns
 from fedtailor import Config, Simulation
 from fedtailor.engines.worker import keep_freed_memory
-from fedtailor.nets import nets, winograd
+from fedtailor.learning.linear_head import linear_step
+from fedtailor.nets import Net, linear, nets, winograd
 from fedtailor.nets.architecture import Task
 from fedtailor.nets.build import build_net
 
@@ -52,13 +55,14 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    table = {**step_rates(args.net), "matrix_product": product_rate(), "round": round_profile(args.method)}
-    step, limit, direct = table["step"], table["matrix_product"], table["direct_step"]
+    steps, heads = step_rates(args.net), head_milliseconds(args.net)
+    table = {**steps, "head": heads, "matrix_product": product_rate(), "round": round_profile(args.method)}
+    step, limit = table["step"], table["matrix_product"]
     print(f"{args.net}, batch 10, 1×28×28: {step['milliseconds']:.2f} ms a step, {step['gflops']:.1f} GFLOP/s,")
     print(f"which is {step['gflops'] / limit['gflops']:.0%} of a large matrix product's {limit['gflops']:.1f} GFLOP/s")
-    print(
-        f"by PyTorch's own convolutions: {direct['milliseconds']:.2f} ms for {direct['gflop'] / step['gflop']:.1f} times the operations"
-    )
+    for kind, rate in steps.items():
+        print(f"  {kind}: {rate['milliseconds']:.2f} ms for {rate['gflop']:.3f} GFLOP")
+    print(f"a step of the head on features: {heads['written out']:.3f} ms, by autograd {heads['autograd']:.3f} ms")
     print(f"a round of {args.method} in one process:")
     for kind, share in table["round"].items():
         print(f"  {kind:<18}{share:>7.1%}")
@@ -66,28 +70,56 @@ def main() -> None:
         Path(args.json).write_text(json.dumps(table, indent=1))
 
 
-def step_rates(name: str, steps: int = 100) -> dict[str, dict[str, float]]:
-    """Of a step as it is and of one by PyTorch's own convolutions, in turns."""
-    task = Task((1, 28, 28), 10)
-    net = build_net(nets.build(name, {}), task)
-    x, y = torch.randn(10, *task.shape), torch.randint(10, (10,))
+def step_rates(name: str, count: int = 20) -> dict[str, dict[str, float]]:
+    """Of a step as it is and without one of the things that make it faster, in turns."""
+    net, x, y = example(name)
 
-    def as_it_is(count: int = steps) -> None:
+    def steps() -> None:
         for _ in range(count):
             net.all.step(F.cross_entropy(net(x), y), 0.005)
 
-    def direct(count: int = steps) -> None:
-        with patch.object(winograd, "FEWEST_CHANNELS", sys.maxsize):
-            as_it_is(count)
+    def without(module: object, threshold: str) -> Callable[[], None]:
+        return patch.object(module, threshold, sys.maxsize)(steps)
 
-    times = in_turns({"step": as_it_is, "direct_step": direct}, 8)
+    kinds: dict[str, Callable[[], object]] = {
+        "step": steps,
+        "by PyTorch's own convolutions": without(winograd, "FEWEST_CHANNELS"),
+        "with wide layers' gradients written down": without(linear, "WIDE"),
+    }
+
+    def in_place(_: Sequence[int], a: Sequence[int], b: Sequence[int], **__: object) -> int:
+        return 2 * a[0] * a[1] * b[1]
+
+    times = in_turns(kinds, 60)
     rates = {}
-    for kind, work in (("step", as_it_is), ("direct_step", direct)):
-        with FlopCounterMode(display=False) as counter:
-            work(1)
-        seconds, gflop = times[kind] / steps, counter.get_total_flops() / 1e9
+    for kind, work in kinds.items():
+        with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: in_place}) as counter:
+            work()
+        seconds, gflop = times[kind] / count, counter.get_total_flops() / count / 1e9
         rates[kind] = {"milliseconds": seconds * 1000, "gflop": gflop, "gflops": gflop / seconds}
     return rates
+
+
+def head_milliseconds(name: str, count: int = 1000) -> dict[str, float]:
+    net, x, y = example(name)
+    z = net.features(x).detach()
+
+    def written_out() -> None:
+        for _ in range(count):
+            linear_step(net.head, z, y, 0.005)
+
+    def autograd() -> None:
+        for _ in range(count):
+            net.head.step(F.cross_entropy(net.classify(z), y), 0.005)
+
+    times = in_turns({"written out": written_out, "autograd": autograd}, 5)
+    return {kind: seconds / count * 1000 for kind, seconds in times.items()}
+
+
+def example(name: str) -> tuple[Net, Tensor, Tensor]:
+    """A net of 28×28 images and a batch for it."""
+    task = Task((1, 28, 28), 10)
+    return build_net(nets.build(name, {}), task), torch.randn(10, *task.shape), torch.randint(10, (10,))
 
 
 def product_rate(size: int = 1024) -> dict[str, float]:
