@@ -177,7 +177,8 @@ class Party:
             net.embedder.load_state_dict(statistics)
 
     def _graphless_step(self, part: Part, x: Tensor, y: Tensor, lr: float, *, features: bool) -> bool:
-        """Take a plain step without autograd where the run compiles whole batches' or where a linear head's is written out."""
+        """Take a plain step without autograd: compiled, where the run does so (not for smaller batches, which are too rare to be worth
+        it), or that of a linear head, which is written out."""
         value = None
         if self.modules.steps is not None and len(y) == self.protocol.batch and part.parameters:
             value = self.modules.steps.take(part, x, y, lr, features=features)

@@ -59,7 +59,8 @@ def _sides(x: Tensor, weight: Tensor, border: int) -> tuple[int, int]:
 
 
 class _Convolution(torch.autograd.Function):
-    """The convolution in whole tiles; written out backwards too: with what autograd would record, a step is as slow as without."""
+    """The convolution in whole tiles; written out backwards too, since autograd would leave the weights' gradient in another order than
+    the weights, and the update would take several times as long."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, border: int) -> Tensor:
@@ -88,9 +89,7 @@ class _Convolution(torch.autograd.Function):
         pixels = slope.permute(0, 2, 3, 1).reshape(n, rows, SIDE, columns, SIDE, outputs)
         products = (a.T @ pixels.permute(2, 4, 1, 3, 0, 5).reshape(SIDE**2, -1)).view(count, -1, outputs)
         of_kernels = g.T @ torch.bmm(products.transpose(1, 2), tiles).view(count, -1)
-        of_weight = of_kernels.T.contiguous().view(
-            outputs, channels, ctx.size, ctx.size
-        )  # in order, the update is a quarter of the work
+        of_weight = of_kernels.T.contiguous().view(outputs, channels, ctx.size, ctx.size)
         of_images = None
         if ctx.needs_input_grad[0]:
             points, (height, width) = len(down) // rows, (down.shape[1], across.shape[1])
