@@ -1,0 +1,41 @@
+"""Run the parts of the torture and print their tries and failures; the exit code is 1 if any promise was broken."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+
+from bench.torture import Result, __doc__
+
+# Each is a module of this package with a function run(share) that gives its results; share scales the number of tries.
+PARTS = ("configs", "files", "answers", "updates", "kills", "network")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help=f"of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the tries, such as 0.05 for a quick look")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file")
+    args = parser.parse_args()
+    results: dict[str, list[Result]] = {}
+    for part in args.parts or PARTS:
+        began = time.perf_counter()
+        results[part] = importlib.import_module(f"bench.torture.{part}").run(args.share)
+        print(f"{part}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+        for result in results[part]:
+            print(f"| {part} | {result.promise} | {result.tries} | {len(result.failures)} |")
+            for text in result.failures[:5]:
+                print(f"    {text}", file=sys.stderr)
+        if args.json is not None:
+            plain = {name: [dataclasses.asdict(result) for result in found] for name, found in results.items()}
+            args.json.write_text(json.dumps(plain, indent=1))
+    sys.exit(any(result.failures for found in results.values() for result in found))
+
+
+if __name__ == "__main__":
+    main()
