@@ -1,4 +1,4 @@
-"""The folder of a federation: its app, its sites, its keys and its commands."""
+"""The folder of a federation: its terms, its sites, its keys."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ import tomllib
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
-from flwr.common.config import flatten_dict, parse_config_args, validate_config
 from typer.testing import CliRunner
 
 from fedtailor.cli import app
 from fedtailor.deploy.folder import DeployFolder
-from fedtailor.deploy.terms import from_flat, from_words, to_flat
+from fedtailor.deploy.keys import private_key, public_key
+from fedtailor.deploy.node import Place
+from fedtailor.deploy.terms import from_words
 from fedtailor.errors import FedTailorError
+
+
+@pytest.fixture(autouse=True)
+def own_umask():
+    """The commands narrow the umask of their process, which is this one's here."""
+    import os
+
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
 def init(folder, *words: str) -> DeployFolder:
@@ -22,14 +32,11 @@ def init(folder, *words: str) -> DeployFolder:
     return DeployFolder.open(folder)
 
 
-def test_the_app_is_one_that_flower_takes_and_holds_the_whole_config(tmp_path):
+def test_the_folder_holds_the_whole_config_and_the_terms(tmp_path):
     made = init(tmp_path / "f", "method=fedrep", "clients=2", "net.hidden=[8, 4]", "join=[0.5, 1.0]", "timeout=30")
-    project = tomllib.loads((made.app / "pyproject.toml").read_text())
-    assert validate_config(project, check_module=True, project_dir=made.app)[:2] == (True, [])
-    terms, config = from_flat(flatten_dict(project["tool"]["flwr"]["app"]["config"]))
+    terms, config = made.terms()
     assert (config.net.hidden, config.settings.join, config.data.name) == ((8, 4), (0.5, 1.0), "sites")
-    assert (terms.timeout, terms.folder, config.settings.checkpoint_every) == (30.0, str(made.path), 1)
-    assert made.terms() == (terms, config)
+    assert (terms.timeout, terms.port, config.settings.checkpoint_every) == (30.0, 9092, 1)
     assert init(tmp_path / "g", "clients=2").terms()[0].federation != terms.federation
 
 
@@ -38,42 +45,74 @@ def test_a_misspelled_option_of_the_deployment_is_told():
         from_words({}, ["clients=2", "timout=3"])
 
 
-@pytest.mark.parametrize("method", ["fedrep", "heart", "pgfedsplit", "fedamp", "fedavg-ft"])
-def test_terms_and_config_survive_flowers_flat_form(method):
-    terms, config = from_words({}, [f"method={method}", "clients=3", "net=mlp", "lr=0.1", "min_replies=2"])
-    flat = to_flat(terms, config)
-    assert all(isinstance(value, str | int | float | bool) for value in flat.values())
-    again, same = from_flat(flat)
-    assert (again, same.values()) == (terms, config.values())
-
-
-def test_with_tls_there_are_keys_that_only_their_owner_reads(tmp_path):
-    made = init(tmp_path / "f", "clients=2", "--tls", "--host", "fed.example.org", "--host", "192.0.2.7")
-    certificate = x509.load_pem_x509_certificate((made.keys / "server.crt").read_bytes())
+def test_server_and_sites_have_certificates_of_one_authority_and_keys_that_only_their_owner_reads(tmp_path):
+    made = init(tmp_path / "f", "clients=2", "--host", "fed.example.org", "--host", "192.0.2.7")
     authority = x509.load_pem_x509_certificate((made.keys / "ca.crt").read_bytes())
-    certificate.verify_directly_issued_by(authority)
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    server = x509.load_pem_x509_certificate((made.keys / "server.crt").read_bytes())
+    server.verify_directly_issued_by(authority)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["fed.example.org", "localhost"]
     assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["192.0.2.7", "127.0.0.1"]
-    secrets = [made.keys / "ca.key", made.keys / "server.key", *(made.site(i) / "node.key" for i in (0, 1))]
-    assert [oct(path.stat().st_mode & 0o777) for path in secrets] == ["0o600"] * 4
     for i in (0, 1):
-        private = load_ssh_private_key((made.site(i) / "node.key").read_bytes(), None)
-        public = load_ssh_public_key((made.keys / f"node-{i}.pub").read_bytes())
-        assert private.public_key().public_numbers() == public.public_numbers()
+        certificate = x509.load_pem_x509_certificate((made.site(i) / "node.crt").read_bytes())
+        certificate.verify_directly_issued_by(authority)
+        (use,) = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        assert use == x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH  # a site cannot pose as the server
+        own = private_key(made.site(i) / "node.key").public_key().public_numbers()
+        assert public_key(made.keys / "sites" / f"{i}.crt").public_numbers() == own
         assert (made.site(i) / "ca.crt").read_bytes() == (made.keys / "ca.crt").read_bytes()
-    text = (made.path / "README.md").read_text()
-    assert "flwr supernode register keys/node-1.pub federation" in text
-    assert "--superlink fed.example.org:9092" in text
-    assert "--insecure" not in text
+    assert {name: client for name, (client, _) in made.admitted().items()} == {"0": 0, "1": 1}
 
 
-def test_without_tls_the_commands_say_so(tmp_path):
-    made = init(tmp_path / "f", "clients=1", "data=digits", "--port", "7000")
-    text = (made.path / "README.md").read_text()
-    assert "flower-superlink --insecure --host 0.0.0.0 --port 7000" in text
-    assert "flwr supernode register" not in text
-    assert parse_config_args([str(made.site(0) / "site.toml")]) == {"client": 0}
+def test_nobody_else_can_read_a_file_of_the_federation(tmp_path):
+    made = init(tmp_path / "f", "clients=2")
+    modes = {path: path.stat().st_mode & 0o777 for path in [made.path, *made.path.rglob("*")]}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+
+
+def test_a_sites_folder_says_where_the_server_is_and_what_the_site_agrees_to(tmp_path):
+    made = init(
+        tmp_path / "f", "clients=2", "method=fedrep", "rounds=7", "batch=12", "--host", "fed.org", "--port", "7000"
+    )
+    place = Place.open(made.site(1))
+    assert (place.client, place.server, place.shared, place.own["data"]["name"]) == (1, "fed.org:7000", False, "table")
+    assert place.policy.methods == ("fedrep",)
+    assert place.policy.may_leave == ("body",)
+    assert (place.policy.smallest_batch, place.policy.most_rounds) == (12, 14)
+    shared = Place.open(init(tmp_path / "g", "clients=3", "data=digits", "partition.beta=0.3", "seed=5").site(2))
+    assert (shared.shared, shared.own["clients"], shared.own["partition_seed"]) == (True, 3, 5)
+    assert shared.own["partition"]["beta"] == 0.3
+
+
+def test_a_new_site_gets_a_folder_and_a_key_of_its_own(tmp_path):
+    made = init(tmp_path / "f", "clients=1", "--host", "fed.org")
+    place = made.admit("west", ["data=table", "data.path=west.csv", "data.label=y"])
+    assert made.admitted()["west"][0] is None
+    said = tomllib.loads((place / "site.toml").read_text())
+    assert (said["name"], said["server"], said["data"]["path"]) == ("west", "fed.org:9092", "west.csv")
+    assert Place.open(place).client is None
+    for name, wrong in (("west", "there already"), ("../x", "no name for a site"), ("3", "no name for a site")):
+        with pytest.raises(FedTailorError, match=wrong):
+            made.admit(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "server = ''"),
+        ('server = "x"', "expected host:port"),
+        ('server = "a:1"\nclient = -1', "client = -1"),
+        ('server = "a:1"\nclient = 0', "names no data"),
+        ('server = "a:1"\n[data]\nname = "table"', r"\[policy\]"),
+        ('server = "a:1"\nengine = "ray"', "should not have: engine"),
+        ("server = ", "not valid TOML"),
+    ],
+)
+def test_mistakes_in_site_toml_are_told(tmp_path, text, said):
+    (tmp_path / "site.toml").write_text(text)
+    with pytest.raises(FedTailorError, match=said):
+        Place.open(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -94,5 +133,5 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
     with pytest.raises(FedTailorError, match="is not empty"):
         init(tmp_path, "clients=2")
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
-    with pytest.raises(FedTailorError, match=r"it has no app/pyproject.toml"):
+    with pytest.raises(FedTailorError, match=r"it has no federation.toml"):
         DeployFolder.open(tmp_path)

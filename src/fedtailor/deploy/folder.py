@@ -1,23 +1,24 @@
-"""The folder of a federation: what its server and its sites need, with the exact commands to start them."""
+"""The folder of a federation: its terms, the keys of its server and sites, and a folder for each site to take to its own machine."""
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedtailor.deploy.agreement import Policy
 from fedtailor.deploy.readme import readme
-from fedtailor.deploy.terms import Terms, from_flat, to_flat
+from fedtailor.deploy.terms import Terms, split, to_toml
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config, lay_over, read_toml, write_toml
 
-APP = {"publisher": "fedtailor", "fab-format-version": 1, "flwr-version-target": "1.41.0"}
-# No code travels: both ends run what is installed there.
-COMPONENTS = {"serverapp": "fedtailor.deploy.server:app", "clientapp": "fedtailor.deploy.doorway:app"}
-CONNECTION = "federation"  # the name that Flower's commands know the server by
+HERE = "127.0.0.1"
+NEWCOMER = re.compile(r"[a-z][\w-]{0,40}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,7 @@ class DeployFolder:
     path: Path
 
     @classmethod
-    def create(
-        cls, path: Path, terms: Terms, config: Config, hosts: Sequence[str], port: int, *, tls: bool
-    ) -> DeployFolder:
+    def create(cls, path: Path, terms: Terms, config: Config, hosts: Sequence[str]) -> DeployFolder:
         """`hosts` are the names and addresses of the server as its sites reach it, the one to use first."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise FedTailorError(f"'{path}' is not empty. Choose another folder.")
@@ -40,37 +39,29 @@ class DeployFolder:
                 f"A method in a file of its own ('{config.method.file}') cannot be deployed: each site runs only what is installed "
                 "there. Put it into a package that registers it, or into FedTailor."
             )
-        path = path.resolve()
-        name = f"{path.name}-{secrets.token_hex(4)}"
-        folder = cls(path)
-        for place in (folder.app, folder.flower, folder.logs, *([folder.keys] if tls else [])):
-            place.mkdir(parents=True)
-        if tls:
-            from fedtailor.deploy.keys import certify_server, make_authority  # `cryptography` comes with Flower
+        from fedtailor.deploy.keys import certify_server, make_authority  # `cryptography` comes with Flower
 
-            make_authority(folder.keys)
-            certify_server(folder.keys, list(dict.fromkeys([*hosts, "localhost", "127.0.0.1"])))
-        folder._write_app(replace(terms, federation=name, folder=str(path)), config)
+        path = path.resolve()
+        name = re.sub(r"[^\w-]", "-", path.name)[:40]
+        folder = cls(path)
+        for place in (folder.keys / "sites", folder.keys / "newcomers"):
+            place.mkdir(parents=True)
+        path.chmod(0o700)
+        make_authority(folder.keys)
+        certify_server(folder.keys, list(dict.fromkeys([*hosts, "localhost", HERE])))
+        terms = replace(terms, federation=f"{name}-{secrets.token_hex(4)}")
+        (path / "federation.toml").write_text(to_toml(terms, config))
         for i in range(config.settings.clients):
-            folder.write_site(i, OWN_DATA if config.data.name == "sites" else SHARED_DATA.format(config.data.name))
-        folder.connect(f"127.0.0.1:{port}")
-        (path / "README.md").write_text(readme(config, hosts[0], port, tls=tls))
+            folder._write_site(str(i), folder._site_values(i, f"{hosts[0]}:{terms.port}", config))
+        (path / "README.md").write_text(readme(config, hosts[0], terms.port))
         return folder
 
     @classmethod
     def open(cls, path: Path) -> DeployFolder:
         folder = cls(path.resolve())
-        if not (folder.app / "pyproject.toml").is_file():
-            raise FedTailorError(f"'{path}' is not the folder of a federation: it has no app/pyproject.toml.")
+        if not (folder.path / "federation.toml").is_file():
+            raise FedTailorError(f"'{path}' is not the folder of a federation: it has no federation.toml.")
         return folder
-
-    @property
-    def app(self) -> Path:
-        return self.path / "app"
-
-    @property
-    def flower(self) -> Path:
-        return self.path / "flower"
 
     @property
     def logs(self) -> Path:
@@ -84,79 +75,80 @@ class DeployFolder:
     def keys(self) -> Path:
         return self.path / "keys"
 
-    @property
-    def tls(self) -> bool:
-        return self.keys.exists()
-
-    @property
-    def newcomer_model(self) -> Path:
-        return self.site("newcomer") / "models" / "newcomer.safetensors"
-
-    def site(self, client: int | str) -> Path:
-        return self.path / "sites" / str(client)
+    def site(self, name: int | str) -> Path:
+        return self.path / "sites" / str(name)
 
     def terms(self) -> tuple[Terms, Config]:
-        return from_flat(read_toml(self.app / "pyproject.toml")["tool"]["flwr"]["app"]["config"])
+        return split(read_toml(self.path / "federation.toml"))
 
-    def connect(self, address: str) -> None:
-        """Tell Flower's commands where the server is."""
-        how = f'root-certificates = "{self.keys / "ca.crt"}"' if self.tls else "insecure = true"
-        text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{address}"\n{how}\n'
-        (self.flower / "config.toml").write_text(text)
+    def admitted(self) -> dict[str, tuple[int | None, Path]]:
+        """Name -> client number and certificate, of every site whose certificate is here; newcomers have no number.
 
-    def write_site(self, client: int, data: str) -> None:
-        place = self.site(client)
-        place.mkdir(parents=True)
-        (place / "site.toml").write_text(f"client = {client}\n{data}")
-        self.give_key(client)
+        To shut a site out, delete its certificate and start the server again.
+        """
+        sites = {file.stem: (int(file.stem), file) for file in sorted((self.keys / "sites").glob("*.crt"))}
+        newcomers = {file.stem: (None, file) for file in sorted((self.keys / "newcomers").glob("*.crt"))}
+        return {**sites, **newcomers}
 
-    def write_newcomer(self, words: Sequence[str]) -> None:
-        """The folder of a site that has no number yet; `words` name its data."""
+    def admit(self, name: str, words: Sequence[str] = ()) -> Path:
+        """Make the folder of a site that joins later, with a key of its own; `words` name its data."""
+        if not NEWCOMER.fullmatch(name):
+            raise FedTailorError(f"'{name}' is no name for a site: use letters, digits, - and _, a letter first.")
+        if self.site(name).exists():
+            raise FedTailorError(f"'{self.site(name)}' is there already. Choose another name.")
+        _, config = self.terms()
         values: dict[str, Any] = {}
         for word in words:
             lay_over(values, word)
-        place = self.site("newcomer")
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "site.toml").write_text(write_toml({"name": "newcomer", **values}))
-        self.give_key("newcomer")
+        data = values.pop("data", None) or OWN_DATA
+        if values:
+            raise FedTailorError(
+                f"{', '.join(values)}: only words on the new site's data (data=… data.path=…) are taken."
+            )
+        server = read_toml(self.site(0) / "site.toml")["server"]
+        policy = asdict(Policy.for_run(config))
+        self._write_site(name, {"name": name, "server": server, "data": data, "policy": policy})
+        return self.site(name)
 
-    def give_key(self, site: int | str) -> None:
-        """With TLS, a key of its own for a site, and the certificate by which it knows the server."""
-        place = self.site(site)
-        if self.tls and not (place / "node.key").exists():
-            from fedtailor.deploy.keys import make_node_key
+    def _site_values(self, client: int, server: str, config: Config) -> dict[str, Any]:
+        """What a site's site.toml says; where all sites have the same data set, also how it is dealt out."""
+        values = config.values()
+        own = config.data.name == "sites"
+        said: dict[str, Any] = {"client": client, "name": f"site-{client}", "server": server}
+        if own:
+            return {**said, "data": OWN_DATA, "policy": asdict(Policy.for_run(config))}
+        seed = config.settings.seed if config.settings.partition_seed is None else config.settings.partition_seed
+        said |= {"shared": True, "clients": config.settings.clients, "partition_seed": seed}
+        tables = {"data": values["data"], "partition": values["partition"]}
+        if values["net"].get("weights"):
+            tables["net"] = {"weights": values["net"]["weights"]}
+        return {**said, **tables, "policy": asdict(Policy.for_run(config))}
 
-            make_node_key(place / "node.key", self.keys / f"node-{site}.pub")
-            shutil.copy(self.keys / "ca.crt", place / "ca.crt")
+    def _write_site(self, name: str, values: dict[str, Any]) -> None:
+        from fedtailor.deploy.keys import certify_site
 
-    def _write_app(self, terms: Terms, config: Config) -> None:
-        project: dict[str, Any] = {
-            "name": "federation",
-            "version": "1.0.0",
-            "description": f"A federation of {config.settings.clients} sites that runs {config.method.name}",
-            "dependencies": ["flwr>=1.41,<1.42", "fedtailor"],
-        }
-        tables: Mapping[str, Mapping[str, Any]] = {
-            "project": project,
-            "project.license": {"file": "LICENSE"},
-            "tool.flwr.app": APP,
-            "tool.flwr.app.components": COMPONENTS,
-            "tool.flwr.app.config": {f'"{key}"': value for key, value in to_flat(terms, config).items()},
-        }
-        (self.app / "pyproject.toml").write_text(write_toml(tables))
-        (self.app / "LICENSE").write_text("SPDX-License-Identifier: Apache-2.0\n")
+        place = self.site(name)
+        place.mkdir(parents=True)
+        place.chmod(0o700)
+        kind = "sites" if "client" in values else "newcomers"
+        certify_site(self.keys, name, place / "node.key", place / "node.crt")
+        shutil.copyfile(place / "node.crt", self.keys / kind / f"{name}.crt")
+        shutil.copyfile(self.keys / "ca.crt", place / "ca.crt")
+        text = (
+            write_toml(values)
+            .replace("\n[data]\n", f"\n{DATA}[data]\n")
+            .replace("\n[policy]\n", f"\n{POLICY}[policy]\n")
+        )
+        with os.fdopen(os.open(place / "site.toml", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.write(text)
 
 
-SHARED_DATA = """\
-# This site's data is its part of {}, which every site deals alike.
+OWN_DATA = {"name": "table", "path": "data.csv", "label": "label"}
+
+DATA = """\
+# This site's data; `fedtailor datasets table` (or folder, arrays) lists the options. Paths are seen from this folder.
 """
 
-OWN_DATA = """\
-name = "my-site"
-
-# This site's own data; `fedtailor datasets table` (or folder, arrays) lists the options.
-[data]
-name = "table"
-path = "data.csv"
-label = "label"
+POLICY = """\
+# What this site agrees to. If the server asks for more, the site refuses and tells it why.
 """

@@ -1,4 +1,4 @@
-"""Certificates and keys of a federation: one authority, one server certificate, one key for each site."""
+"""Certificates and keys of a federation: one authority, one certificate for the server and one for each site."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedtailor.errors import FedTailorError
 
 YEARS = 2
 
 
 def make_authority(folder: Path) -> None:
-    """A certificate authority that certifies this federation's server and nothing else."""
+    """Make a certificate authority that certifies this federation's server and sites, and nothing else."""
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedTailor federation")])
     certificate = (
@@ -30,31 +32,57 @@ def make_authority(folder: Path) -> None:
 
 
 def certify_server(folder: Path, hosts: Sequence[str]) -> None:
-    """A certificate for the server under these names and addresses, signed by the authority in the folder."""
+    """Make the server's key, and a certificate for these names and addresses signed by the authority in the folder."""
+    names = x509.SubjectAlternativeName([_host(host) for host in hosts])
+    _certify(folder, hosts[0], folder / "server.key", folder / "server.crt", ExtendedKeyUsageOID.SERVER_AUTH, names)
+
+
+def certify_site(folder: Path, name: str, key: Path, certificate: Path) -> None:
+    """Make a site's key, and a certificate signed by the authority in the folder: without one nobody can talk to the server."""
+    names = x509.SubjectAlternativeName([x509.DNSName(f"site-{name}")])
+    _certify(folder, f"site {name}", key, certificate, ExtendedKeyUsageOID.CLIENT_AUTH, names)
+
+
+def public_key(certificate: Path) -> ec.EllipticCurvePublicKey:
+    """Read the public key of a certificate."""
+    try:
+        key = x509.load_pem_x509_certificate(certificate.read_bytes()).public_key()
+    except (OSError, ValueError) as error:
+        raise FedTailorError(f"'{certificate}' cannot be read as a certificate ({error}).") from None
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    return key
+
+
+def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Read a site's private key."""
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        raise FedTailorError(f"'{path}' cannot be read as a private key ({error}).") from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key
+
+
+def _certify(
+    folder: Path,
+    subject: str,
+    key_file: Path,
+    certificate_file: Path,
+    use: x509.ObjectIdentifier,
+    names: x509.SubjectAlternativeName,
+) -> None:
     authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-    signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
-    assert isinstance(signer, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
     certificate = (
         _certificate(name, authority.subject, key.public_key())
-        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+        .add_extension(names, critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .sign(signer, hashes.SHA384())
+        .add_extension(x509.ExtendedKeyUsage([use]), critical=True)  # a site's certificate cannot pose as the server's
+        .sign(private_key(folder / "ca.key"), hashes.SHA384())
     )
-    _write_secret(folder / "server.key", _pem(key))
-    (folder / "server.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def make_node_key(private: Path, public: Path) -> None:
-    """A site's key pair, in the form that Flower's SuperNodes and `flwr supernode register` read."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
-    _write_secret(private, secret)
-    form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    public.write_bytes(key.public_key().public_bytes(*form) + b"\n")
+    _write_secret(key_file, _pem(key))
+    certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:

@@ -1,23 +1,24 @@
-"""The server's end of the federation: a simulation whose engine is Flower, and whose clients are elsewhere."""
+"""The server of a federation: a simulation whose engine is Flower, and whose clients are elsewhere."""
 
 from __future__ import annotations
 
 import logging
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-
-from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
+from typing import Any
 
 from fedtailor.data.federation import Federation
 from fedtailor.data.sites import Site, common_to, federation_of
+from fedtailor.deploy.agreement import asked
+from fedtailor.deploy.folder import DeployFolder
+from fedtailor.deploy.link import Link
 from fedtailor.deploy.members import Members
-from fedtailor.deploy.terms import Terms, digest, from_flat
+from fedtailor.deploy.terms import Terms
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower import Flower
 from fedtailor.engines.post import Post
@@ -26,65 +27,70 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.checkpoint import load_latest, oldest_round
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.folder import RunFolder
-from fedtailor.experiment.run import resume, start
-from fedtailor.experiment.simulation import Record, Simulation
+from fedtailor.experiment.run import Stop, Watch, resume, start
+from fedtailor.experiment.simulation import Simulation
 
 log = logging.getLogger("fedtailor")
 
 LOOK = 1.0  # seconds between two looks at who is online
 
-app = ServerApp()
 
-
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    """Run the federation, from its last checkpoint on if there is one, or welcome newcomers to it."""
-    log.handlers, log.propagate = [logging.StreamHandler(sys.stdout)], False
-    log.setLevel(logging.INFO)
-    try:
-        terms, config = from_flat(context.run_config)
-        server = Headquarters(grid, terms, config)
-        if terms.work == "welcome":
-            server.welcome()
-        else:
-            server.run()
-    except FedTailorError:
-        sys.tracebacklimit = 0  # Flower logs the exception, of which only the words are of use
-        raise
+@contextmanager
+def at_work(home: DeployFolder, host: str | None = None, port: int | None = None) -> Iterator[Headquarters]:
+    """The server of a federation while it can be reached, on the address and port of its terms unless others are given."""
+    terms, config = home.terms()
+    admitted = home.admitted()
+    limit = int(terms.max_reply_mb * 1e6)
+    certificates = {name: file for name, (_, file) in admitted.items()}
+    host, port = terms.listen if host is None else host, terms.port if port is None else port
+    with Link(home.keys, certificates, host, port, limit) as link:
+        owners = {node: admitted[name][0] for node, name in link.nodes.items()}
+        yield Headquarters(link.grid, owners, terms, config, home.path, link.port)
 
 
 class Headquarters:
     """The server of one federation and its folder: the run, and what is known of the sites."""
 
-    def __init__(self, grid: Grid, terms: Terms, config: Config) -> None:
+    def __init__(
+        self,
+        grid: Any,
+        owners: Mapping[int, int | None],
+        terms: Terms,
+        config: Config,
+        folder: Path,
+        port: int = 0,
+    ) -> None:
+        """`owners` says which client a node's key belongs to, none for a newcomer."""
         self.terms = terms
         self.config = config
-        self.folder = Path(terms.folder)
+        self.folder = folder
+        self.port = port
+        said = {"federation": terms.federation, "version": version("fedtailor"), "config": asked(config)}
         limit = int(terms.max_reply_mb * 1e6)
-        self.post = Post(grid, timeout=terms.timeout, limit=limit, device=config.settings.device)
+        self.post = Post(grid, owners, said, timeout=terms.timeout, limit=limit, device=config.settings.device)
         self.members = Members(self.folder / "members")
 
-    def run(self) -> None:
+    def run(self, watch: Watch = lambda record: None, stop: Stop | None = None) -> None:
+        """Run the federation, from its last checkpoint on if there is one."""
         path = self.folder / "run"
         if not (path / "config.toml").exists():
             self.members.forget()
-            start(self.config, path, self._say, build=self._simulation)
+            start(self.config, path, watch, stop, build=self._simulation)
         elif Config.load(path / "config.toml").values() != self.config.values():
             raise FedTailorError(f"'{path}' holds a run with other settings. Move it away, or set them back.")
         elif RunFolder(path).state == "finished":
             log.info("The run in %s is finished already.", path)
         else:
             log.info("Carrying on the run in %s.", path)
-            resume(path, self._say, build=self._simulation)
+            resume(path, watch, stop, build=self._simulation)
+        if RunFolder(path).state == "finished":
+            self.post.part()
 
-    def welcome(self) -> None:
-        """Give every newcomer that is online its personal model, by the method's rule; the run itself does not change."""
+    def welcome(self, wait: float | None = None) -> None:
+        """Give every newcomer that comes online its personal model, by the method's rule; the run itself does not change."""
         simulation, engine = self._finished()
-        self.post.meet()
-        found = {node: site for node, site in self.post.sites.items() if site.client is None}
+        found = self._newcomers(self.terms.wait if wait is None else wait)
         nodes, sites = dict(enumerate(found)), list(found.values())
-        if not nodes:
-            raise FedTailorError("No newcomer is online: a site whose site.toml has no client number.")
         scrutiny = replace(
             engine.scrutiny, sizes={k: (site.train, site.test) for k, site in enumerate(sites)}, known={}
         )
@@ -98,6 +104,23 @@ class Headquarters:
                 log.info("%s %s.%s", site.name, method.new_client, _told(joined[k]))
             else:
                 log.warning("%s did not join: %s", site.name, {**silent, **failed}[k])
+        self.post.part()
+
+    def _newcomers(self, wait: float) -> dict[int, Site]:
+        """The new sites that are online, once there is one."""
+        log.info("Waiting for a new site.")
+        deadline = time.monotonic() + wait
+        while True:
+            self.post.meet()
+            found = {node: site for node, site in self.post.sites.items() if site.client is None}
+            if found:
+                return found
+            if time.monotonic() > deadline:
+                raise FedTailorError(
+                    f"No new site came online in {wait:g} s. `fedtailor deploy admit` makes its folder, and at its place "
+                    "`fedtailor deploy site` starts it."
+                )
+            time.sleep(LOOK)
 
     def _finished(self) -> tuple[Simulation, Flower]:
         """The federation as it stood after its last checkpoint."""
@@ -124,7 +147,7 @@ class Headquarters:
         sizes = {site.client: (site.train, site.test) for site in sites if site.client is not None}
         names = [f"site {i} ({client.name})" for i, client in enumerate(federation.clients)]
         scrutiny = Scrutiny(self.config.method.up, sizes, few=max(federation.classes, len(sites)))
-        common = {"digest": digest(self.config), "version": version("fedtailor"), "common": common_to(sites).plain()}
+        common = {"common": common_to(sites).plain()}
         oldest = partial(oldest_round, self.folder / "run" / "checkpoints")
         hellos = self.members.hellos
         return Flower(
@@ -155,12 +178,6 @@ class Headquarters:
                     f"Only {seen} of {count} sites were online after {self.terms.wait:g} s (wait). Those that are: {claims or 'none'}."
                 )
             time.sleep(LOOK)
-
-    def _say(self, record: Record) -> None:
-        what = f"round {record['round']}" + (f", closing step {record['step']}" if "step" in record else "")
-        accuracy = record["accuracy_mean"]
-        quality = f"accuracy {100 * accuracy:.2f} %" if accuracy is not None and accuracy == accuracy else "not scored"
-        log.info("%s of %d: %s, %s replied", what, self.config.settings.rounds, quality, record.get("replied", "all"))
 
 
 def _told(outcome: Outcome) -> str:

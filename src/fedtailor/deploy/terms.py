@@ -1,16 +1,15 @@
-"""The terms of a federation: a run's config and how the server deals with its sites, as Flower's flat run config carries them."""
+"""The terms of a federation: a run's config, and how the server deals with its sites."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
-from fedtailor.experiment.config import Config, check_keys, lay_over, options_of, toml_value
+from fedtailor.experiment.config import Config, check_keys, lay_over, options_of, write_toml
 from fedtailor.registry import build, option
+
+PORT = 9092
 
 
 @dataclass(frozen=True)
@@ -18,8 +17,8 @@ class Terms:
     """What a deployment has beside the config of its run."""
 
     federation: str = option("", "name under which the sites keep their states")
-    folder: str = option("", "the server's folder for the run and what it knows of the sites")
-    work: Literal["run", "welcome"] = option("run", "run the federation, or welcome newcomers to the finished one")
+    listen: str = option("0.0.0.0", "address of the server's machine that it listens on")
+    port: int = option(PORT, "port that the server listens on", at_least=0, at_most=65535)
     wait: float = option(600.0, "seconds to wait for all sites before the first round", above=0.0)
     timeout: float = option(600.0, "seconds to wait for the answers to a message", above=0.0)
     min_replies: int = option(1, "with fewer useful answers a round is given up, and the run with it", at_least=1)
@@ -33,11 +32,6 @@ def from_words(values: dict[str, Any], words: Iterable[str]) -> tuple[Terms, Con
     return split(values)
 
 
-def from_flat(flat: Mapping[str, Any]) -> tuple[Terms, Config]:
-    """From Flower's run config, in which tables are dotted keys and lists are text."""
-    return split(nested(flat))
-
-
 def split(values: Mapping[str, Any]) -> tuple[Terms, Config]:
     own = options_of(Terms)
     check_keys(values, own)
@@ -45,33 +39,5 @@ def split(values: Mapping[str, Any]) -> tuple[Terms, Config]:
     return terms, Config.from_values({k: v for k, v in values.items() if k not in own})
 
 
-def to_flat(terms: Terms, config: Config) -> dict[str, Any]:
-    flat = dict(asdict(terms))
-    for key, value in config.values().items():
-        if isinstance(value, Mapping):
-            flat |= {f"{key}.{name}": _scalar(v) for name, v in value.items()}
-        else:
-            flat[key] = _scalar(value)
-    return flat
-
-
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key, value in flat.items():
-        value = tomllib.loads(f"v = {value}")["v"] if isinstance(value, str) and value.startswith("[") else value
-        head, dot, name = key.partition(".")
-        if dot:
-            values.setdefault(head, {})[name] = value
-        else:
-            values[key] = value
-    return values
-
-
-def digest(config: Config) -> str:
-    """Of all that server and sites must agree on; where data comes from is each one's own affair."""
-    values = {k: v for k, v in config.values().items() if k not in ("data", "partition", "engine", "workers", "device")}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _scalar(value: Any) -> Any:
-    return toml_value(value) if isinstance(value, tuple | list) else value
+def to_toml(terms: Terms, config: Config) -> str:
+    return write_toml({**asdict(terms), **config.values()})

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from flwr.app import Message
-from flwr.serverapp import Grid
 
 from fedtailor.data.sites import Site
 from fedtailor.engines.base import Outcome
@@ -17,7 +16,8 @@ from fedtailor.learning import Payload
 
 log = logging.getLogger("fedtailor")
 
-PAUSE = 0.2, 3.0  # seconds between two looks for answers, at first and at most
+PAUSE = 0.05, 3.0  # seconds between two looks for answers, at first and at most
+PARTING = 5.0  # seconds for the sites to hear that the run is finished
 RETRY = 30.0  # seconds until a node that did not say who it is gets asked again
 KINDS = {
     "fit": "train",
@@ -30,9 +30,23 @@ KINDS = {
 class Post:
     """Knows which node holds which client, and asks the nodes."""
 
-    def __init__(self, grid: Grid, *, timeout: float, limit: int, device: str) -> None:
-        """Answers are waited for so many seconds; one of more than `limit` bytes is not unpacked."""
+    def __init__(
+        self,
+        grid: Any,
+        owners: Mapping[int, int | None],
+        said: Mapping[str, Any],
+        *,
+        timeout: float,
+        limit: int,
+        device: str,
+    ) -> None:
+        """`owners` says whose key a node has; `said` goes with every message.
+
+        Answers are waited for so many seconds; one of more than `limit` bytes is not unpacked.
+        """
         self.grid = grid
+        self.owners = owners
+        self.said = dict(said)
         self.timeout = timeout
         self.limit = limit
         self.device = device
@@ -41,7 +55,7 @@ class Post:
 
     @property
     def nodes(self) -> dict[int, int]:
-        """Client -> node. A site that was started again has a second node for a while: the newer one counts."""
+        """Client -> node. Whose key a node has decides which client it is, not what it says."""
         return {site.client: node for node, site in self.sites.items() if site.client is not None}
 
     def ask(self, work: str, round: int, plain: Mapping[str, Any], payloads: Mapping[int, Payload]) -> Answers:
@@ -74,18 +88,31 @@ class Post:
             del self.sites[gone]
         lately = {node for node, moment in self.failed.items() if time.monotonic() - moment < RETRY}
         letters = {
-            node: self._letter("describe", 0, {"work": "describe"}, {}, node)
+            node: self._letter("describe", 0, {"work": "describe", "client": self.owners[node]}, {}, node)
             for node in sorted(online - self.sites.keys() - lately)
         }
         answers, troubles = self.exchange(letters)
         for node, answer in answers.items():
             try:
-                self.sites[node] = read_site(answer.content)
+                site = read_site(answer.content)
             except BadLetter as problem:
                 troubles[node] = f"it answers with something else ({problem})"
+                continue
+            if site.client == self.owners[node]:
+                self.sites[node] = site
+            else:
+                troubles[node] = (
+                    f"it has the key of client {self.owners[node]}, but says that it is client {site.client}"
+                )
         for node, trouble in troubles.items():
             self.failed[node] = time.monotonic()
             log.warning("node %d does not say which site it is: %s", node, trouble)
+
+    def part(self) -> None:
+        """Tell the sites that the run is finished; who does not hear it is not waited for long."""
+        self.timeout = min(self.timeout, PARTING)
+        online = sorted(self.sites.keys() & set(self.grid.get_node_ids()))
+        self.exchange({node: self._letter("bye", 0, {"work": "bye"}, {}, node) for node in online})
 
     def exchange(self, letters: Mapping[int, Message]) -> tuple[dict[int, Message], dict[int, str]]:
         """Send one message to each node; answers by node, and what went wrong by node."""
@@ -107,7 +134,7 @@ class Post:
 
     def _letter(self, work: str, round: int, plain: Mapping[str, Any], payload: Payload, node: int) -> Message:
         kind = KINDS.get(work.partition("+")[0], "query")
-        return Message(write_call(plain, payload), node, kind, ttl=self.timeout, group_id=str(round))
+        return Message(write_call({**self.said, **plain}, payload), node, kind, ttl=self.timeout, group_id=str(round))
 
     def _opened(self, answer: Message) -> Outcome:
         size = weight(answer.content)

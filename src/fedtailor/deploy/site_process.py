@@ -1,0 +1,111 @@
+"""The process of a site: it asks the server for messages, serves them one after the other, and runs nothing but what is installed here."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import httpx
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
+
+from fedtailor.deploy.connection import STRANGE, Connection
+from fedtailor.deploy.node import Node, Place
+from fedtailor.engines.letters import BadLetter, read_call
+from fedtailor.errors import FedTailorError
+
+log = logging.getLogger("fedtailor")
+
+PAUSE = 0.1, 1.0  # seconds between two questions for work, soon after the last message and later
+RETRY = 1.0, 15.0  # seconds between two attempts to reach the server, at first and at most
+TAKEN, STRANGER = 409, 401  # HTTP's words for a key that is in use, and for one that is unknown
+
+
+class SiteProcess:
+    """Serves one site until its federation's run is finished. It keeps nothing that is not on disk: another process can take over."""
+
+    def __init__(self, folder: Path, server: str = "", say: Callable[[str], None] = print) -> None:
+        self.place = Place.open(folder)
+        self.server = server or self.place.server
+        self.say = say
+        self.node: Node | None = None
+        self.run: tuple[Any, str] = (None, "")  # the federation and the config that the node was opened for
+
+    def serve(self) -> None:
+        """Reach the server, whether it is there yet or not, and answer until it says that the run is finished."""
+        pause, told = RETRY[0], ""
+        while True:
+            try:
+                with Connection(self.server, self.place.folder) as line:
+                    self.say(f"{self.place.name} is connected to {self.server}.")
+                    pause, told = RETRY[0], ""
+                    if self._answer_all(line):
+                        return
+            except FedTailorError:
+                raise
+            except Exception as problem:  # the server may be gone, restarting, or something else altogether
+                reason = _reason(problem, self.server)
+                if reason != told:
+                    self.say(f"{reason} Trying again until it answers; Ctrl-C stops.")
+                    told = reason
+            sleep(pause)
+            pause = min(2 * pause, RETRY[1])
+
+    def _answer_all(self, line: Connection) -> bool:
+        last = monotonic()
+        while True:
+            message = line.receive()
+            if message is None:
+                sleep(PAUSE[0] if monotonic() - last < 30 else PAUSE[1])
+                continue
+            reply, done = self._answer(message)
+            with suppress(httpx.HTTPError) if done else nullcontext():  # a server that is done need not wait
+                line.send(reply)
+            last = monotonic()
+            if done:
+                return True
+
+    def _answer(self, message: Message) -> tuple[Message, bool]:
+        """Answer one message; whatever goes wrong is said to the server in one line, and here in full."""
+        try:
+            plain, _ = read_call(message.content, "cpu")
+            if plain["work"] == "bye":
+                self.say(f"The federation's run is finished. The personal model is in {self.place.folder / 'models'}.")
+                return Message(message.content, reply_to=message), True
+            return Message(self._node(plain).answer(message.content), reply_to=message), False
+        except (FedTailorError, BadLetter) as problem:
+            log.warning("refused: %s", problem)
+            reason = str(problem)
+        except Exception as problem:
+            log.error(traceback.format_exc())
+            reason = f"{type(problem).__name__}: {problem}"
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason[:2000]), reply_to=message), False
+
+    def _node(self, plain: dict[str, Any]) -> Node:
+        """The site's part in the run that a message belongs to; its data is read when the first message of a run comes."""
+        run = plain.get("federation"), json.dumps(plain.get("config"))
+        if self.node is None or run != self.run:
+            self.node = None  # the data of another run may go before this one's comes
+            self.node = Node.open(self.place, plain.get("federation"), plain.get("config"))
+            self.run = run
+        return self.node
+
+
+def _reason(problem: Exception, server: str) -> str:
+    """Say why the server cannot be worked with; end the process where trying again cannot help."""
+    if not isinstance(problem, httpx.HTTPStatusError):
+        return f"The server {server} cannot be reached ({problem})."
+    answer = problem.response.text[:300]
+    if problem.response.status_code == TAKEN:
+        raise FedTailorError(f"The server turned this site away: {answer}. Is it running twice?")
+    with suppress(ValueError):
+        answer = json.loads(answer).get("detail", answer)
+    if problem.response.status_code == STRANGER and STRANGE in answer:
+        raise FedTailorError(f"The server {server} turned this site away: {answer}.")
+    return f"The server {server} answers: {answer}."
