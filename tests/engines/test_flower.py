@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import logging
 import sys
 from collections.abc import Callable, Iterable
@@ -22,7 +23,8 @@ from fedtailor.deploy.node import Node
 from fedtailor.deploy.server import Headquarters
 from fedtailor.deploy.terms import Terms, digest, from_flat, to_flat
 from fedtailor.engines.base import Outcome
-from fedtailor.engines.letters import BadLetter, read_call, read_outcome, weight, write_call, write_outcome
+from fedtailor.engines.flower import capped
+from fedtailor.engines.letters import BadLetter, read_call, read_outcome, write_call, write_outcome
 from fedtailor.engines.scrutiny import Scrutiny
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.folder import read_lines
@@ -278,6 +280,48 @@ def test_clients_that_were_sent_other_things_may_answer_with_others():
     assert look.refused("fit", answers, sent) == {}
 
 
+@pytest.mark.parametrize(
+    ("samples", "share", "expected"),
+    [
+        ((30, 10, 60_000), 1.0, (30, 10, 60_000)),
+        ((30, 10, 60_000), 0.5, (30, 10, 40)),
+        ((30, 30, 30), 0.5, (30, 30, 30)),
+        ((30, 10), 0.5, (10, 10)),
+        ((100, 90, 5, 5), 0.4, (20, 20, 5, 5)),
+        ((100, 90, 5, 5), 0.1, (5, 5, 5, 5)),
+        ((10**9, 1), 0.3, (1, 1)),
+        ((7,), 0.5, (7,)),
+        ((), 0.5, ()),
+    ],
+)
+def test_no_site_weighs_more_than_its_share(samples, share, expected):
+    assert tuple(capped(dict(enumerate(samples)), share).values()) == expected
+
+
+def test_a_site_that_says_it_has_all_the_samples_counts_for_its_share_only(tmp_path):
+    """Its answer is zeros: with its own weight there would be nothing left of the others' model."""
+
+    class Boastful(FakeGrid):
+        def _serve(self, message):
+            id = super()._serve(message)
+            reply, client = self.replies[id], message.metadata.dst_node_id % 100
+            if client == 1 and "site" in reply.content:
+                told = json.loads(reply.content["site"]["plain"]) | {"train": 10**9}
+                reply.content["site"]["plain"] = json.dumps(told)
+            elif client == 1 and read_call(message.content, "cpu")[0]["work"] == "fit":
+                zero = torch.zeros_like(read_outcome(reply.content, "cpu").up["model"])
+                self.replies[id] = numbers_of(changed(reply, model=zero), samples=10**9)
+            return id
+
+    def norm(name: str, **terms) -> float:
+        federate(tmp_path / name, "method=fedavg", "rounds=1", "join=1", carrier=Boastful, **terms)
+        (state,) = (tmp_path / name / "run" / "checkpoints").glob("*/server.safetensors")
+        return load_file(state)["model"].norm().item()
+
+    assert norm("believed") < 1e-4
+    assert norm("capped", max_share=0.25) > 0.5
+
+
 # -- nodes that come and go ----------------------------------------------------------------------------------------------------------
 
 
@@ -395,7 +439,7 @@ def test_the_bytes_of_answers_are_those_in_the_ledger(tmp_path):
 
     def spoil(call, client, reply):
         if call["work"] == "fit":
-            moved["up"] += weight(reply.content)
+            moved["up"] += reply.content["payload"].count_bytes()
             moved["frames"] += sum(128 + len(name) for name in reply.content["payload"])
         return reply
 

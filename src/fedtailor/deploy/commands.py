@@ -14,7 +14,7 @@ from rich.console import Console
 from fedtailor.attended import new_folder, wrap_up
 from fedtailor.deploy.folder import DeployFolder
 from fedtailor.deploy.local import HERE, Fleet, fleet
-from fedtailor.deploy.terms import from_words
+from fedtailor.deploy.terms import from_words, guarded
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import read_toml
 from fedtailor.experiment.folder import RunFolder, read_lines
@@ -49,7 +49,7 @@ def init(
     Sites use data of their own, which their site.toml names, unless a data set that all of them deal alike is given (data=digits).
     """
     _need_flower()
-    made = _create(folder, ["data=sites", *(words or [])], host or [HERE], port, tls=tls)
+    made = _create(folder, ["data=sites", *(words or [])], host or [HERE], port, tls=tls, guard=True)
     console.print(
         f"Made {made.path}. Its README.md has the commands to start the server, each site and the run.", soft_wrap=True
     )
@@ -114,12 +114,16 @@ def join(
     console.print(f"Model: {home.newcomer_model}", soft_wrap=True)
 
 
-def _create(folder: Path, words: list[str], hosts: list[str], port: int, *, tls: bool) -> DeployFolder:
+def _create(
+    folder: Path, words: list[str], hosts: list[str], port: int, *, tls: bool, guard: bool = False
+) -> DeployFolder:
     values: dict[str, Any] = {}
     files = [word for word in words if word.endswith(".toml") and "=" not in word]
     for file in files:
         values |= read_toml(Path(file))
     terms, config = from_words(values, [w for w in ["checkpoint_every=1", *words] if w not in files])
+    if guard and "max_share" not in values:
+        terms = guarded(terms, config.settings.clients)
     return DeployFolder.create(folder, terms, config, hosts, port, tls=tls)
 
 
