@@ -11,8 +11,7 @@ import logging
 import math
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 from typing import cast
@@ -35,7 +34,7 @@ from fedtailor.learning.scoring import Score
 
 TRIES = {"wire": 1200, "records": 1500, "descriptions": 800}
 LIMIT = 300_000  # bytes of an answer
-MEMORY = 1 << 30  # bytes that reading an answer may take
+MEMORY = 3 << 29  # bytes by which unpacking and reading an answer may make the process grow
 SECONDS = 20.0  # for one try, on a busy machine
 LIAR = 2
 NAMES = [f"site {i} (clinic-{i})" for i in range(3)]
@@ -107,50 +106,45 @@ def honest(work: str) -> RecordDict:
 def asked(rng: Random, mutate: Callable[[Random, Message], Callable[[], Message]]) -> str:
     """Ask three sites for the same work; what went wrong, if anything."""
     work = rng.choice(WORKS)
-    up = ("model", "means", "classes", "known", "labels")
-    scrutiny = Scrutiny(up, dict.fromkeys(range(3), (30, 10)), few=4)
-    post = Post(cast(Grid, Letterbox(lambda reply: mutate(rng, reply), work)), timeout=0.1, limit=LIMIT, device="cpu")
-    engine = Flower(post, scrutiny, NAMES, {}, oldest=lambda: 0)
-    with bounded() as said:
-        try:
-            outcomes = engine.call(work, 1, range(3), lambda i: SENT if work != "hello" else {})
-        except Exception as problem:
-            return f"{work}: {type(problem).__name__} escapes: {str(problem)[:200]}"
-    if any(i not in outcomes for i in range(3) if i != LIAR):
-        return f"{work}: the answer of an honest site is lost: {said}"
-    if LIAR in outcomes:
-        return f"{work}: {fault}" if (fault := unfit(work, outcomes[LIAR])) else ""
-    return named(NAMES[LIAR], said)
+    scrutiny = Scrutiny(("model", "means", "classes", "known", "labels"), dict.fromkeys(range(3), (30, 10)), few=4)
+    engine = Flower(post(lambda reply: mutate(rng, reply), work), scrutiny, NAMES, {}, oldest=lambda: 0)
+
+    def call(said: list[str]) -> str:
+        outcomes = engine.call(work, 1, range(3), lambda i: SENT if work != "hello" else {})
+        if any(i not in outcomes for i in range(3) if i != LIAR):
+            return f"{work}: the answer of an honest site is lost: {said}"
+        if LIAR in outcomes:
+            return f"{work}: {fault}" if (fault := unfit(work, outcomes[LIAR])) else ""
+        return named(NAMES[LIAR], said)
+
+    return bounded(call)
 
 
 def described(rng: Random) -> str:
     """Ask three sites who they are, and make a federation of what they say."""
     reply = description(rng, SITES[LIAR].plain())
-    post = Post(
-        cast(Grid, Letterbox(lambda honest: lambda: renewed(honest, reply), "describe")),
-        timeout=0.1,
-        limit=LIMIT,
-        device="cpu",
-    )
-    with bounded() as said:
+    office = post(lambda honest: lambda: renewed(honest, reply), "describe")
+
+    def meet(said: list[str]) -> str:
+        office.meet()
+        known = list(office.sites.values())
+        if [site.client for site in known[:2]] != [0, 1]:
+            return f"an honest site is lost: {said}"
+        if len(known) < 3:
+            return named("node 102", said)
         try:
-            post.meet()
-            known = list(post.sites.values())
-            if len(known) < 3:
-                return (
-                    named("node 102", said)
-                    if [s.client for s in known] == [0, 1]
-                    else f"an honest site is lost: {said}"
-                )
             federation = federation_of(known)
         except FedTailorError as problem:
             return "" if len(str(problem)) < 2000 else "a complaint without end"
-        except Exception as problem:
-            return f"{type(problem).__name__} escapes: {str(problem)[:200]}"
-    between = zip(federation.mean, federation.std, strict=False)
-    scaled = all(0.4 <= m <= 0.6 and s == 0.25 for m, s in between) and len(federation.mean) == len(federation.std) == 3
-    bound = federation.classes <= 100_000 and federation.vocabulary <= 10**7 and max(federation.sizes) <= 10**9
-    return "" if scaled and bound else f"a federation of {known[LIAR]}"[:300]
+        scaled = all(0.4 <= m <= 0.6 for m in federation.mean) and set(federation.std) == {0.25}
+        bound = federation.classes <= 100_000 and federation.vocabulary <= 10**7 and max(federation.sizes) <= 10**9
+        return "" if scaled and bound else f"a federation of {known[LIAR]}"[:300]
+
+    return bounded(meet)
+
+
+def post(spoil: Spoil, spoilt: str) -> Post:
+    return Post(cast(Grid, Letterbox(spoil, spoilt)), timeout=0.1, limit=LIMIT, device="cpu")
 
 
 def unfit(work: str, outcome: Outcome) -> str:
@@ -182,29 +176,34 @@ def named(name: str, said: list[str]) -> str:
     )
 
 
-@contextmanager
-def bounded() -> Iterator[list[str]]:
-    """What is logged, while memory may grow by so much only; too many seconds are a failure."""
+def bounded(attempt: Callable[[list[str]], str]) -> str:
+    """What an attempt says, which is given what is logged; an exception, or too much time or memory, is a failure of its own."""
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     log = logging.getLogger("fedtailor")
-    kept = log.propagate
+    kept, log.propagate = log.propagate, False
+    log.addHandler(handler)
     with open("/proc/self/statm") as sizes:
         now = int(sizes.read().split()[0]) * resource.getpagesize()
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    log.addHandler(handler)
-    log.propagate = False
-    resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, limits[1]))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    resource.setrlimit(
+        resource.RLIMIT_AS, (now + 4 * MEMORY, limits[1])
+    )  # what breaks its bounds shall not break the machine
     began = time.monotonic()
     try:
-        yield said
+        fault = attempt(said)
+    except Exception as problem:
+        fault = f"{type(problem).__name__} escapes: {str(problem)[:200]}"
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
         log.removeHandler(handler)
         log.propagate = kept
-    if time.monotonic() - began > SECONDS:
-        raise RuntimeError(f"one answer took {time.monotonic() - began:.0f} s: {said}")
+    took = time.monotonic() - began, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024
+    return fault or (
+        "" if took[0] < SECONDS and took[1] < MEMORY else f"one answer took {took[0]:.0f} s and {took[1]:,} bytes"
+    )
 
 
 def renewed(reply: Message, content: RecordDict) -> Message:

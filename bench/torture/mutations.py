@@ -84,7 +84,15 @@ def _text(rng: Random, data: bytearray, contents: dict[str, bytearray]) -> None:
         data[at : at + len(word)] = rng.choice(nasty)
 
 
-WIRE = (_flip, _flip, _cut, _splice, _swap, _insert, _text, _text)
+def _bomb(rng: Random, data: bytearray, contents: dict[str, bytearray]) -> None:
+    """An array that says it is made of its one chunk a million times."""
+    for item in contents.values() if rng.random() < 0.1 else ():
+        at = item.find(b'"arraychunk_ids": [0]')
+        if at >= 0:
+            item[at:] = b'"arraychunk_ids": [' + b"0," * (rng.choice((1, 6)) * 10**6) + b"0]}"
+
+
+WIRE = (_flip, _flip, _cut, _splice, _swap, _insert, _text, _text, _bomb)
 
 
 # -- records and arrays --------------------------------------------------------------------------------------------------------------

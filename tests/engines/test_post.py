@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -182,3 +183,20 @@ def test_a_message_is_weighed_whole_before_it_is_read(size):
     answers, troubles = ask(Post(Nodes(behave), timeout=1.0, limit=100_000, device="cpu"))
     assert (1 in answers) is (size == 10)
     assert size == 10 or "bytes, and 100,000 are allowed (max_reply_mb)" in troubles[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds a process's memory")
+def test_an_answer_that_unpacks_to_far_more_than_it_weighs_is_refused():
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+
+    def behave(client, work, reply):
+        if client == 1 and work == "fit":
+            bytearray(8 << 30)  # as an array does that says it is made of the same chunk a million times
+        return reply
+
+    answers, troubles = ask(Post(Nodes(behave), timeout=1.0, limit=10**6, device="cpu"))
+    assert list(answers) == [0, 2]
+    assert "more memory to unpack than max_reply_mb" in troubles[1]
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before

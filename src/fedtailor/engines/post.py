@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from fedtailor.data.sites import Site
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.letters import BadLetter, check_weight, in_a_line, read_outcome, read_site, refusing, write_call
+from fedtailor.engines.memory import growing_by
 from fedtailor.learning import Payload
 
 log = logging.getLogger("fedtailor")
@@ -24,6 +25,7 @@ PAUSE = 0.2, 3.0  # seconds between two looks for answers, at first and at most
 RETRY = 30.0  # seconds until a node that did not say who it is gets asked again
 MISSES = 2  # messages in a row that a node may leave unanswered before nobody waits for it
 SILENCE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+COPIES, ROOM = 6, 1 << 30  # of the largest answer, and bytes beside them, that Flower may hold while it unpacks one
 KINDS = {
     "fit": "train",
     "sync": "train",
@@ -140,12 +142,15 @@ class Post:
         """The answer to a message, if it is there; a BadLetter says why it is of no use.
 
         Flower unpacks what it fetches, and fails where that is not what it should be. So each answer is fetched by itself: together, one
-        would take the others with it.
+        would take the others with it. And a few bytes can be made to unpack to terabytes.
         """
         try:
-            found = [m for m in self.grid.pull_messages([id]) if m.metadata.reply_to_message_id == id]
+            with growing_by(COPIES * self.limit + ROOM):
+                found = [m for m in self.grid.pull_messages([id]) if m.metadata.reply_to_message_id == id]
         except httpx.HTTPError:  # not the site's, but the server's own
             raise
+        except MemoryError:
+            raise BadLetter("an answer that takes far more memory to unpack than max_reply_mb") from None
         except Exception as problem:
             raise BadLetter(
                 f"an answer that cannot be unpacked ({type(problem).__name__}: {in_a_line(problem)})"
