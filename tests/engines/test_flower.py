@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import logging
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
 from fedtailor import Config
-from fedtailor.deploy import server
-from fedtailor.deploy.node import Node
+from fedtailor.deploy.agreement import Policy, asked
+from fedtailor.deploy.node import Node, Place
 from fedtailor.deploy.server import Headquarters
-from fedtailor.deploy.terms import Terms, digest, from_flat, to_flat
+from fedtailor.deploy.site_process import SiteProcess
+from fedtailor.deploy.terms import Terms
 from fedtailor.engines.base import Outcome
-from fedtailor.engines.letters import BadLetter, read_call, read_outcome, weight, write_call, write_outcome
+from fedtailor.engines.flower import capped
+from fedtailor.engines.letters import BadLetter, read_call, read_outcome, write_call, write_outcome
 from fedtailor.engines.scrutiny import Scrutiny
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.folder import read_lines
@@ -35,10 +37,10 @@ WORDS = ("data=digits", "data.fraction=0.2", "clients=4", "rounds=3", "net=mlp",
 class FakeGrid:
     """Carries messages within this process: every one is served as by a process of its own, from the site's disk."""
 
-    def __init__(self, sites: dict[int, Path], run_config: dict, spoil: Callable | None = None) -> None:
+    def __init__(self, sites: dict[int, Path], config: Config, spoil: Callable | None = None) -> None:
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
         self.sites = {100 + client: folder for client, folder in sites.items()}  # node -> folder
-        self.run_config = run_config
+        self.config = config
         self.spoil = spoil or (lambda call, client, reply: reply)
         self.ids = itertools.count(1)
         self.replies: dict[str, Message] = {}
@@ -58,11 +60,12 @@ class FakeGrid:
         node = message.metadata.dst_node_id
         client = node % 100
         plain, _ = read_call(message.content, "cpu")
-        if plain["work"] != "describe":
+        if plain["work"] not in ("describe", "bye"):
             self.calls.append((plain["work"], plain["round"], client))
         try:
-            site = Node.open(self.run_config, self.node_config(client, self.sites[node]))
-            reply = Message(site.answer(message.content), reply_to=message)
+            site = SiteProcess.__new__(SiteProcess)  # nothing to connect to
+            site.place, site.node, site.run, site.say = self.place(client, self.sites[node]), None, (None, ""), str
+            reply, _ = site._answer(message)
             if plain["work"] != "describe":
                 reply = self.spoil(plain, client, reply)
         except Exception as error:
@@ -71,28 +74,45 @@ class FakeGrid:
             self.replies[id] = reply
         return id
 
-    def node_config(self, client: int, folder: Path) -> dict:
-        return {"folder": str(folder), **({"client": client} if client < 90 else NEWCOMER)}
+    def place(self, client: int, folder: Path) -> Place:
+        policy, values, settings = Policy.for_run(self.config), self.config.values(), self.config.settings
+        if client == 99:
+            return Place(folder, None, "newcomer", "", False, policy, {"data": {"name": "digits", "fraction": 0.1}})
+        own = {"data": values["data"], "partition": values["partition"], "clients": settings.clients}
+        return Place(folder, client, folder.name, "", True, policy, {**own, "partition_seed": settings.seed})
 
 
-NEWCOMER = {"name": "newcomer", "data.name": "digits", "data.fraction": 0.1}
+class Owners(dict):
+    """Whose key a node of the fake grid has."""
+
+    def __missing__(self, node: int) -> int | None:
+        return None if node % 100 == 99 else node % 100
+
+
+def headquarters(grid: FakeGrid, folder: Path, **terms) -> Headquarters:
+    terms = {"federation": "test", "timeout": 0.5, "wait": 5.0, **terms}
+    return Headquarters(grid, Owners(), Terms(**terms), grid.config, folder)
 
 
 def federate(
-    folder: Path, *words: str, spoil: Callable | None = None, carrier: type | None = None, **terms
+    folder: Path,
+    *words: str,
+    spoil: Callable | None = None,
+    carrier: type | None = None,
+    welcome: bool = False,
+    **terms,
 ) -> FakeGrid:
     """Run (or carry on) a federation in a folder."""
     config = Config.load(words=[*WORDS, *words])
-    terms = Terms(federation="test", folder=str(folder), **{"timeout": 0.5, "wait": 5.0, **terms})
     count = config.settings.clients
     sites = {i: folder / "sites" / str(i) for i in range(count)}
-    if terms.work == "welcome":
+    if welcome:
         sites = {99: folder / "sites" / "newcomer"}
     for place in sites.values():
         place.mkdir(parents=True, exist_ok=True)
-    grid = (carrier or FakeGrid)(sites, to_flat(terms, config), spoil)
-    server = Headquarters(grid, *from_flat(grid.run_config))
-    server.welcome() if terms.work == "welcome" else server.run()
+    grid = (carrier or FakeGrid)(sites, config, spoil)
+    server = headquarters(grid, folder, **terms)
+    server.welcome() if welcome else server.run()
     return grid
 
 
@@ -278,6 +298,48 @@ def test_clients_that_were_sent_other_things_may_answer_with_others():
     assert look.refused("fit", answers, sent) == {}
 
 
+@pytest.mark.parametrize(
+    ("samples", "share", "expected"),
+    [
+        ((30, 10, 60_000), 1.0, (30, 10, 60_000)),
+        ((30, 10, 60_000), 0.5, (30, 10, 40)),
+        ((30, 30, 30), 0.5, (30, 30, 30)),
+        ((30, 10), 0.5, (10, 10)),
+        ((100, 90, 5, 5), 0.4, (20, 20, 5, 5)),
+        ((100, 90, 5, 5), 0.1, (5, 5, 5, 5)),
+        ((10**9, 1), 0.3, (1, 1)),
+        ((7,), 0.5, (7,)),
+        ((), 0.5, ()),
+    ],
+)
+def test_no_site_weighs_more_than_its_share(samples, share, expected):
+    assert tuple(capped(dict(enumerate(samples)), share).values()) == expected
+
+
+def test_a_site_that_says_it_has_all_the_samples_counts_for_its_share_only(tmp_path):
+    """Its answer is zeros: with its own weight there would be nothing left of the others' model."""
+
+    class Boastful(FakeGrid):
+        def _serve(self, message):
+            id = super()._serve(message)
+            reply, client = self.replies[id], message.metadata.dst_node_id % 100
+            if client == 1 and "site" in reply.content:
+                told = json.loads(reply.content["site"]["plain"]) | {"train": 10**9}
+                reply.content["site"]["plain"] = json.dumps(told)
+            elif client == 1 and read_call(message.content, "cpu")[0]["work"] == "fit":
+                zero = torch.zeros_like(read_outcome(reply.content, "cpu").up["model"])
+                self.replies[id] = numbers_of(changed(reply, model=zero), samples=10**9)
+            return id
+
+    def norm(name: str, **terms) -> float:
+        federate(tmp_path / name, "method=fedavg", "rounds=1", "join=1", carrier=Boastful, **terms)
+        (state,) = (tmp_path / name / "run" / "checkpoints").glob("*/server.safetensors")
+        return load_file(state)["model"].norm().item()
+
+    assert norm("believed") < 1e-4
+    assert norm("capped", max_share=0.25) > 0.5
+
+
 # -- nodes that come and go ----------------------------------------------------------------------------------------------------------
 
 
@@ -310,10 +372,9 @@ def test_a_site_that_is_gone_is_named_and_comes_back_under_another_node(tmp_path
 
 def test_the_server_waits_for_all_sites_and_says_how_many_came(tmp_path):
     config = Config.load(words=[*WORDS, "method=fedavg"])
-    terms = Terms(federation="test", folder=str(tmp_path), wait=0.1, timeout=1.0)
-    grid = FakeGrid({0: tmp_path}, to_flat(terms, config))
+    grid = FakeGrid({0: tmp_path}, config)
     with pytest.raises(FedTailorError, match=r"Only 1 of 4 sites were online after 0.1 s"):
-        Headquarters(grid, terms, config).run()
+        headquarters(grid, tmp_path, wait=0.1, timeout=1.0).run()
 
 
 # -- what a site keeps ---------------------------------------------------------------------------------------------------------------
@@ -356,16 +417,31 @@ def test_a_site_keeps_no_more_states_than_its_server_can_go_back_to(tmp_path):
 
 def test_a_sites_state_and_undeclared_payloads_are_nobodys_to_ask_for_or_send(tmp_path):
     config = Config.load(words=[*WORDS, "method=fedrep"])
-    terms = Terms(federation="test", folder=str(tmp_path))
-    site = Node.open(to_flat(terms, config), {"client": 1, "folder": str(tmp_path)})
-    call = {"round": 1, "step": 0, "oldest": 0, "version": "1", "digest": digest(config)}
+    site = Node.open(FakeGrid({}, config).place(1, tmp_path), "test", asked(config))
+    call = {"round": 1, "step": 0, "oldest": 0}
     for work in ("state", "remember", "forget"):
         with pytest.raises(FedTailorError, match=f"does not do '{work}'"):
             site.serve({**call, "work": work}, {})
     with pytest.raises(FedTailorError, match=r"sends \['trap'\], which fedrep does not declare"):
         site.serve({**call, "work": "fit"}, {"trap": torch.ones(1)})
-    with pytest.raises(FedTailorError, match="configs differ"):
-        site.serve({**call, "work": "fit", "digest": "other"}, {})
+    for federation in ("../x", "a/b", "", 5, None, "x" * 200):
+        with pytest.raises(FedTailorError, match="no name"):
+            Node.open(site.place, federation, asked(config))
+
+
+def test_a_site_trains_in_no_more_rounds_than_it_agreed_to_however_often_a_server_asks(tmp_path):
+    def spoil(call, client, reply):
+        if (call["work"], call["round"]) == ("fit", 1):
+            raise Killed
+        return reply
+
+    for _ in range(6):  # a server that starts over and over again, to ask for the same round
+        with pytest.raises(Killed):
+            federate(tmp_path, "method=fedrep", "join=0.25", spoil=spoil)
+    counts = [json.loads(p.read_text()) for p in tmp_path.glob("sites/*/state/rounds.json")]
+    assert counts == [6]
+    with pytest.raises(FedTailorError, match="0 of 1 sites sent something to use"):
+        federate(tmp_path, "method=fedrep", "join=0.25")
 
 
 # -- newcomers, and bytes --------------------------------------------------------------------------------------------------------------
@@ -381,7 +457,7 @@ def test_a_newcomer_gets_the_model_that_onboarding_gives(tmp_path, caplog, metho
     expected = onboard(finished_simulation(tmp_path / "inline"), read_newcomer(tmp_path / "inline", data))
     federate(tmp_path / "federation", *words)
     with caplog.at_level(logging.INFO):
-        federate(tmp_path / "federation", *words, work="welcome")
+        federate(tmp_path / "federation", *words, welcome=True)
     model = load_file(tmp_path / "federation" / "sites" / "newcomer" / "models" / "newcomer.safetensors")
     assert all(torch.equal(model[k], t) for k, t in expected.model.state_dict().items())
     assert (
@@ -395,7 +471,7 @@ def test_the_bytes_of_answers_are_those_in_the_ledger(tmp_path):
 
     def spoil(call, client, reply):
         if call["work"] == "fit":
-            moved["up"] += weight(reply.content)
+            moved["up"] += reply.content["payload"].count_bytes()
             moved["frames"] += sum(128 + len(name) for name in reply.content["payload"])
         return reply
 
@@ -428,9 +504,8 @@ def test_sites_bring_tables_of_their_own_and_labels_meet_by_name(tmp_path):
         rows = [f"{rng.normal(3 * names.index(n)):.4f},{rng.normal():.4f},{n}" for n in rng.choice(names, 40 + i)]
         (place / "data.csv").write_text("\n".join(["dose,age,outcome", *rows]))
     config = Config.load(words=["data=sites", "clients=2", "method=fedrep", "rounds=3", "lr=0.1", "net.hidden=[4]"])
-    terms = Terms(federation="test", folder=str(tmp_path), timeout=1.0)
-    grid = OwnData({i: tmp_path / "sites" / str(i) for i in range(2)}, to_flat(terms, config))
-    Headquarters(grid, *from_flat(grid.run_config)).run()
+    grid = OwnData({i: tmp_path / "sites" / str(i) for i in range(2)}, config)
+    headquarters(grid, tmp_path, timeout=1.0).run()
     heads = [load_file(tmp_path / "sites" / str(i) / "models" / f"client-0000{i}.safetensors") for i in range(2)]
     assert all((3,) in {t.shape for t in head.values()} for head in heads)  # maybe, no, yes
     assert [r["replied"] for r in read_lines(tmp_path / "run" / "metrics.jsonl")] == [2, 2, 2]
@@ -438,15 +513,6 @@ def test_sites_bring_tables_of_their_own_and_labels_meet_by_name(tmp_path):
 
 
 class OwnData(FakeGrid):
-    def node_config(self, client: int, folder: Path) -> dict:
-        table = {"data.name": "table", "data.path": str(folder / "data.csv"), "data.label": "outcome"}
-        return {"client": client, "name": f"hospital-{client}", "folder": str(folder), **table}
-
-
-def test_a_mistake_that_ends_the_run_is_shown_without_a_traceback(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
-    monkeypatch.setattr(logging.getLogger("fedtailor"), "handlers", [])
-    context = Context(1, 0, {}, RecordDict(), {"method.name": "fedrep", "clients": 2, "lrr": 0.1})
-    with pytest.raises(FedTailorError, match="Did you mean 'lr'"):
-        server.main(None, context)
-    assert sys.tracebacklimit == 0
+    def place(self, client: int, folder: Path) -> Place:
+        table = {"name": "table", "path": "data.csv", "label": "outcome"}  # seen from the site's folder
+        return Place(folder, client, f"hospital-{client}", "", False, Policy.for_run(self.config), {"data": table})

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
-import pydantic
 import torch
 
 from fedtailor.data.federation import Federation
 from fedtailor.data.split import ClientData, Elsewhere, Split
 from fedtailor.errors import FedTailorError
 
-DTYPES = ("uint8", "float32", "float64", "int16", "int32", "int64")
-LARGEST = 2**40  # no count or dimension is larger
+DTYPES = ("uint8", "float32", "float64", "int8", "int16", "int32", "int64")
+# What a site may say of itself at most: nets grow with these, and what one site says becomes part of everybody's.
+CLASSES = 50_000
+VOCABULARY = 1_000_000
+SAMPLES = 10**9
+VALUES = 2**28  # of one sample
+CLIENTS = 10**6
+LONGEST = 200  # characters of a name
+CONTROLS = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
+)  # what a log or a terminal would obey or choke on
+MEANS, STDS = (0.0, 1.0), (0.001, 1.0)  # of pixels scaled to [0, 1]
 
 
 @dataclass(frozen=True)
@@ -56,10 +68,32 @@ class Site:
     @classmethod
     def read(cls, plain: Any) -> Site:
         """From another party's words; a ValueError says what is wrong with them."""
-        site = pydantic.TypeAdapter(cls).validate_python(plain)
-        numbers = (site.classes, site.vocabulary, site.train, site.test, *site.shape, site.client or 0)
-        if site.dtype not in DTYPES or not all(0 <= n <= LARGEST for n in numbers) or len(site.name) > 200:
-            raise ValueError("a site of an impossible kind")
+        expected = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(plain, dict) or plain.keys() != expected:
+            raise ValueError(
+                f"a description has the fields {', '.join(sorted(expected))}; it may be of another version"
+            )
+        if plain["dtype"] not in DTYPES:
+            raise ValueError(f"its samples are of no type in {', '.join(DTYPES)}")
+        shape = _several(plain, "shape", range(1, 9))
+        classes = _whole(plain["classes"], "classes", 1, CLASSES)
+        site = cls(
+            client=None if plain["client"] is None else _whole(plain["client"], "client", 0, CLIENTS),
+            name=_text(plain["name"], "name", 1),
+            shape=tuple(_whole(n, "shape", 1, VALUES) for n in shape),
+            dtype=plain["dtype"],
+            classes=classes,
+            labels=tuple(_text(label, "label", 0) for label in _several(plain, "labels", (0, classes))),
+            vocabulary=_whole(plain["vocabulary"], "vocabulary", 0, VOCABULARY),
+            mean=tuple(_real(m, "mean", *MEANS) for m in _several(plain, "mean", (1, shape[0]))),
+            std=tuple(_real(s, "std", *STDS) for s in _several(plain, "std", (1, shape[0]))),
+            train=_whole(plain["train"], "train", 1, SAMPLES),
+            test=_whole(plain["test"], "test", 0, SAMPLES),
+        )
+        if math.prod(site.shape) > VALUES:
+            raise ValueError(f"a sample of shape {site.shape} has more than {VALUES:,} values")
+        if len(set(site.labels)) < len(site.labels):
+            raise ValueError("two of its labels have the same name")
         return site
 
     def plain(self) -> dict[str, Any]:
@@ -77,10 +111,10 @@ class Site:
 
 
 def common_to(sites: Sequence[Site]) -> Site:
-    """What all sites have in common, as a site with all their samples; a FedTailorError says where they do not fit together.
+    """What all sites have in common, as a site with as many samples as the largest; a FedTailorError says where they do not fit together.
 
-    Label names are joined; a site's own labels find their place among them by name. Pixels are scaled by the mean of the sites' own
-    means and deviations, weighted by training samples.
+    Label names are joined; a site's own labels find their place among them by name. Pixels are scaled by the median of the sites' own
+    means and deviations, which no single site can move beyond the others' where there are three or more.
     """
     first = sites[0]
     for site in sites:
@@ -97,16 +131,21 @@ def common_to(sites: Sequence[Site]) -> Site:
     labels = first.labels
     if any(site.labels != labels for site in sites):
         labels = tuple(sorted({label for site in sites for label in site.labels}))
+    if len(labels) > CLASSES:
+        most = max(sites, key=lambda site: len(site.labels))
+        raise FedTailorError(
+            f"The sites name {len(labels):,} labels together, and {CLASSES:,} are allowed. Most are of site {most.client} ({most.name})."
+        )
     return replace(
         first,
         client=None,
         classes=len(labels) or max(site.classes for site in sites),
         labels=labels,
         vocabulary=max(site.vocabulary for site in sites),
-        mean=_weighted([site.mean for site in sites], [site.train for site in sites]),
-        std=_weighted([site.std for site in sites], [site.train for site in sites]),
-        train=sum(site.train for site in sites),
-        test=sum(site.test for site in sites),
+        mean=_medians([site.mean for site in sites]),
+        std=_medians([site.std for site in sites]),
+        train=max(site.train for site in sites),
+        test=max(site.test for site in sites),
     )
 
 
@@ -123,16 +162,48 @@ def federation_of(sites: Sequence[Site]) -> Federation:
             f"The sites' client numbers are {sorted(map(str, numbers))}, but should be 0 to {len(sites) - 1}."
         )
     ordered = sorted(sites, key=lambda site: site.client or 0)
-    names = Counter(site.name for site in ordered)
     parts = [site.stand_in().clients[0] for site in ordered]
-    parts = [replace(p, name=p.name if names[p.name] == 1 else f"{p.name}-{i}") for i, p in enumerate(parts)]
+    names = _distinct([site.name for site in ordered])
+    parts = [replace(part, name=name) for part, name in zip(parts, names, strict=True)]
     return replace(common_to(ordered).stand_in(), clients=parts)
 
 
-def _weighted(values: Sequence[tuple[float, ...]], weights: Sequence[int]) -> tuple[float, ...]:
+def _distinct(names: list[str]) -> list[str]:
+    """Names that several sites have get the site's number; all do, where that is not enough."""
+    times = Counter(names)
+    numbered = [name if times[name] == 1 else f"{name}-{i}" for i, name in enumerate(names)]
+    return numbered if len(set(numbered)) == len(names) else [f"{name}-{i}" for i, name in enumerate(names)]
+
+
+def _medians(values: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """By channel; a site with one number means it for all channels."""
     if all(value == values[0] for value in values):
         return values[0]
-    total = sum(weights)
-    return tuple(
-        sum(v * w for v, w in zip(column, weights, strict=True)) / total for column in zip(*values, strict=True)
-    )
+    channels = max(map(len, values))
+    return tuple(median(value[c % len(value)] for value in values) for c in range(channels))
+
+
+def _whole(value: Any, what: str, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"its {what} is not a whole number from {least:,} to {most:,}")
+    return value
+
+
+def _real(value: Any, what: str, least: float, most: float) -> float:
+    if type(value) not in (int, float) or not least <= value <= most:  # NaN is not
+        raise ValueError(f"its {what} is not a number from {least:g} to {most:g}")
+    return float(value)
+
+
+def _text(value: Any, what: str, least: int) -> str:
+    if not isinstance(value, str) or not least <= len(value) <= LONGEST or CONTROLS.search(value):
+        raise ValueError(f"its {what} is not a text of {least} to {LONGEST} characters without control characters")
+    return value
+
+
+def _several(plain: dict[str, Any], what: str, allowed: Sequence[int]) -> Sequence[Any]:
+    values = plain[what]
+    if not isinstance(values, list | tuple) or len(values) not in allowed:
+        counts = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else " or ".join(map(str, allowed))
+        raise ValueError(f"its {what} is not a list of {counts} entries")
+    return values

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from fedtailor.attended import new_folder, wrap_up
 from fedtailor.deploy.folder import HERE, DeployFolder
-from fedtailor.deploy.terms import PORT, from_words
+from fedtailor.deploy.terms import PORT, from_words, guarded
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import read_toml
 from fedtailor.experiment.folder import RunFolder
@@ -56,7 +56,7 @@ def init(
     Sites use data of their own, which their site.toml names, unless a data set that all of them have is given (data=digits).
     """
     _prepare()
-    made = _create(folder, ["data=sites", *(words or []), f"port={port}"], host or [HERE])
+    made = _create(folder, ["data=sites", *(words or []), f"port={port}"], host or [HERE], guard=True)
     console.print(f"Made {made.path}. Its README.md says how to start the server and each site.", soft_wrap=True)
 
 
@@ -197,12 +197,14 @@ def join(
     console.print(f"Model: {place / 'models' / 'newcomer.safetensors'}", soft_wrap=True)
 
 
-def _create(folder: Path, words: list[str], hosts: list[str]) -> DeployFolder:
+def _create(folder: Path, words: list[str], hosts: list[str], *, guard: bool = False) -> DeployFolder:
     values: dict[str, Any] = {}
     files = [word for word in words if word.endswith(".toml") and "=" not in word]
     for file in files:
         values |= read_toml(Path(file))
     terms, config = from_words(values, [w for w in ["checkpoint_every=1", *words] if w not in files])
+    if guard and "max_share" not in values:
+        terms = guarded(terms, config.settings.clients)
     return DeployFolder.create(folder, terms, config, hosts)
 
 

@@ -20,7 +20,7 @@ from fedtailor.deploy.link import Link
 from fedtailor.deploy.members import Members
 from fedtailor.deploy.terms import Terms
 from fedtailor.engines.base import Outcome
-from fedtailor.engines.flower import Flower
+from fedtailor.engines.flower import Flower, capped
 from fedtailor.engines.post import Post
 from fedtailor.engines.scrutiny import Scrutiny
 from fedtailor.errors import FedTailorError
@@ -140,6 +140,7 @@ class Headquarters:
         federation = self._with_proxy(federation_of(sites))
         engine = self._engine(federation, sites)
         simulation = Simulation(federation, config.method, config.net, engine=engine, protocol=config.settings)
+        simulation.server.sizes = list(capped(dict(enumerate(simulation.server.sizes)), self.terms.max_share).values())
         self.members.record(sites, engine.hellos or {})
         return simulation, engine
 
@@ -151,7 +152,14 @@ class Headquarters:
         oldest = partial(oldest_round, self.folder / "run" / "checkpoints")
         hellos = self.members.hellos
         return Flower(
-            self.post, scrutiny, names, common, oldest=oldest, hellos=hellos, min_replies=self.terms.min_replies
+            self.post,
+            scrutiny,
+            names,
+            common,
+            oldest=oldest,
+            hellos=hellos,
+            min_replies=self.terms.min_replies,
+            max_share=self.terms.max_share,
         )
 
     def _with_proxy(self, federation: Federation) -> Federation:

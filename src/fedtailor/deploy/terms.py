@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedtailor.experiment.config import Config, check_keys, lay_over, options_of, write_toml
@@ -23,6 +23,12 @@ class Terms:
     timeout: float = option(600.0, "seconds to wait for the answers to a message", above=0.0)
     min_replies: int = option(1, "with fewer useful answers a round is given up, and the run with it", at_least=1)
     max_reply_mb: float = option(512.0, "an answer with more megabytes is refused", above=0.0)
+    max_share: float = option(
+        1.0,
+        "a site counts for at most this share of a round's mean, or as all do where they are too few",
+        above=0.0,
+        at_most=1.0,
+    )
 
 
 def from_words(values: dict[str, Any], words: Iterable[str]) -> tuple[Terms, Config]:
@@ -30,6 +36,11 @@ def from_words(values: dict[str, Any], words: Iterable[str]) -> tuple[Terms, Con
     for word in words:
         lay_over(values, word)
     return split(values)
+
+
+def guarded(terms: Terms, clients: int) -> Terms:
+    """Let no site outweigh all others by the number of samples it tells. Two sites would weigh the same, so these are left alone."""
+    return replace(terms, max_share=0.5) if clients >= 3 else terms
 
 
 def split(values: Mapping[str, Any]) -> tuple[Terms, Config]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,11 @@ class Flower(Engine):
         oldest: Callable[[], int],
         hellos: Mapping[int, Payload] | None = None,
         min_replies: int = 1,
+        max_share: float = 1.0,
     ) -> None:
         """`common` goes with every message; `oldest` tells the earliest round that this server may go back to.
 
-        `hellos` are what the sites told in an earlier run of the same federation.
+        `hellos` are what the sites told in an earlier run of the same federation. No client weighs more than `max_share` of a round.
         """
         super().__init__()
         self.post = post
@@ -49,6 +51,7 @@ class Flower(Engine):
         self.oldest = oldest
         self.hellos = hellos
         self.min_replies = min_replies
+        self.max_share = max_share
         self.step = 0  # closing steps so far
         self.counts = {"missing": 0, "rejected": 0}
 
@@ -75,7 +78,8 @@ class Flower(Engine):
                 f"Round {round}: {len(outcomes)} of {len(clients)} sites sent something to use, and min_replies is {self.min_replies}. "
                 "The log says who was missing and why. Start the run again when they are back: it carries on from its last checkpoint."
             )
-        return outcomes
+        weights = capped({i: outcome.samples for i, outcome in outcomes.items()}, self.max_share)
+        return {i: replace(outcome, samples=weights[i]) for i, outcome in outcomes.items()}
 
     def finish(self, step: int, clients: Iterable[int], send: Send) -> None:
         self.step = step
@@ -119,3 +123,17 @@ class Flower(Engine):
     def restore(self, states: Mapping[int, State]) -> None:
         """Nothing to do: a message says its round, and a site starts from what it had before that."""
         self.step = 0
+
+
+def capped(samples: Mapping[int, int], share: float) -> dict[int, int]:
+    """Cut the largest numbers of samples so that none is more than this share of their sum; all are equal where that cannot be.
+
+    >>> capped({0: 30, 1: 10, 2: 60_000}, 0.5)
+    {0: 30, 1: 10, 2: 40}
+    """
+    sizes = sorted(samples.values(), reverse=True)
+    for cut, largest in enumerate(sizes):  # so many are cut to c = share · (cut · c + the rest)
+        left = 1 - cut * share
+        if left > 0 and largest <= (most := share * sum(sizes[cut:]) / left):
+            return {i: min(n, int(most)) if cut else n for i, n in samples.items()}
+    return dict.fromkeys(samples, min(sizes, default=0))

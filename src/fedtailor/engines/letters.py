@@ -1,10 +1,13 @@
-"""A call and its outcome as Flower's records: tensors by name, and plain values beside them."""
+"""A call and its outcome as Flower's records: tensors by name, and plain values beside them.
+
+What is read here was written by another party, which may have written anything: a BadLetter says what is wrong with it.
+"""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,12 +15,36 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedtailor.data.sites import Site
 from fedtailor.engines.base import Outcome
+from fedtailor.engines.npy import read_npy
 from fedtailor.learning import Payload
 from fedtailor.learning.scoring import Score
+
+MANY = 200  # entries of a record: tensors, or numbers that a client logs in one round
+LONGEST = 100  # characters of an entry's name
+INFINITE = (float("inf"), float("-inf"))  # what a client logs of a loss that diverged is not passed on
+LARGEST = 1e30  # no honest number is larger, and sums of such numbers stay finite
+DESCRIPTION = 4_000_000  # bytes of a site's description, which holds the names of its labels
 
 
 class BadLetter(ValueError):
     """What arrived is not what a well-behaved party sends."""
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Whatever goes wrong while something of another party is read is a BadLetter, in words fit for a log."""
+    try:
+        yield
+    except BadLetter:
+        raise
+    except Exception as problem:  # MemoryError and RecursionError included
+        raise BadLetter(f"{what} cannot be read ({type(problem).__name__}: {in_a_line(problem)})") from None
+
+
+def in_a_line(text: object) -> str:
+    """Words of another party, for a log: short, and without characters that a terminal obeys."""
+    plain = "".join(c if c.isprintable() else " " for c in str(text)[:300])
+    return plain.strip() + ("…" if len(str(text)) > 300 else "")
 
 
 def write_call(plain: Mapping[str, Any], payload: Payload) -> RecordDict:
@@ -25,8 +52,9 @@ def write_call(plain: Mapping[str, Any], payload: Payload) -> RecordDict:
 
 
 def read_call(content: RecordDict, device: str) -> tuple[dict[str, Any], Payload]:
-    plain = json.loads(str(_record(content, "call", ConfigRecord)["plain"]))
-    return plain, _tensors(_record(content, "payload", ArrayRecord), device)
+    with refusing("the call"):
+        plain = json.loads(_record(content, "call", ConfigRecord)["plain"])
+        return plain, _tensors(_record(content, "payload", ArrayRecord), device)
 
 
 def write_outcome(outcome: Outcome) -> RecordDict:
@@ -42,15 +70,16 @@ def write_outcome(outcome: Outcome) -> RecordDict:
 
 
 def read_outcome(content: RecordDict, device: str) -> Outcome:
-    """Read an answer, which may hold anything: a BadLetter says what is wrong with its form."""
-    numbers = _record(content, "numbers", MetricRecord)
-    samples, loss = _number(numbers, "samples", int), _number(numbers, "loss", float)
-    score = None
-    if "total" in numbers:
-        correct, total = _number(numbers, "correct", int), _number(numbers, "total", int)
-        score = Score(correct, total, _number(numbers, "test_loss", float))
-    logged = {name: float(value) for name, value in _record(content, "logged", MetricRecord).items() if _plain(value)}
-    return Outcome(_tensors(_record(content, "payload", ArrayRecord), device), samples, loss, score, logged)
+    with refusing("it"):
+        numbers = _record(content, "numbers", MetricRecord)
+        samples, loss = _number(numbers, "samples", int), _number(numbers, "loss", float)
+        score = None
+        if "total" in numbers:
+            correct, total = _number(numbers, "correct", int), _number(numbers, "total", int)
+            score = Score(correct, total, _number(numbers, "test_loss", float))
+        logged = _record(content, "logged", MetricRecord)
+        finite = {name: _number(logged, name, float) for name, value in logged.items() if value not in INFINITE}
+        return Outcome(_tensors(_record(content, "payload", ArrayRecord), device), samples, loss, score, finite)
 
 
 def write_site(site: Site) -> RecordDict:
@@ -58,15 +87,36 @@ def write_site(site: Site) -> RecordDict:
 
 
 def read_site(content: RecordDict) -> Site:
-    try:
-        return Site.read(json.loads(str(_record(content, "site", ConfigRecord)["plain"])))
-    except (KeyError, TypeError, ValueError) as problem:
-        raise BadLetter(str(problem)) from None
+    with refusing("it"):
+        check_weight(content, DESCRIPTION)
+        return Site.read(json.loads(_record(content, "site", ConfigRecord)["plain"]))
+
+
+def check_weight(content: RecordDict, limit: int, option: str = "") -> None:
+    """Refuse a message of too many bytes before anything of it is unpacked."""
+    size = weight(content)
+    if size > limit:
+        raise BadLetter(f"it weighs {size:,} bytes, and {limit:,} are allowed{option}")
 
 
 def weight(content: RecordDict) -> int:
-    """Bytes of the arrays in a message, before anything of them is unpacked."""
-    return sum(record.count_bytes() for record in content.array_records.values())
+    """Bytes of a whole message: arrays, texts, numbers, and the names of them all."""
+    return sum(
+        len(name) + sum(len(entry) + _size(value) for entry, value in record.items())
+        for name, record in content.items()
+    )
+
+
+def _size(value: object) -> int:
+    match value:
+        case Array():
+            return len(value.data) + len(value.dtype) + len(value.stype) + 8 * len(value.shape)
+        case str() | bytes():
+            return len(value)
+        case list():
+            return sum(map(_size, value))
+        case _:
+            return 8
 
 
 def _arrays(payload: Payload) -> ArrayRecord:
@@ -74,25 +124,36 @@ def _arrays(payload: Payload) -> ArrayRecord:
 
 
 def _tensors(record: ArrayRecord, device: str) -> Payload:
-    try:
-        return {name: torch.from_numpy(array.numpy()).to(device) for name, array in record.items()}
-    except (ValueError, TypeError, EOFError, OSError) as problem:
-        raise BadLetter(f"its arrays cannot be read ({problem})") from None
+    payload: Payload = {}
+    for name, array in record.items():
+        if array.stype != "numpy.ndarray":
+            raise BadLetter(f"its array '{name}' is not NumPy's, but {in_a_line(array.stype)!r}")
+        with refusing(f"its array '{name}'"):
+            payload[name] = torch.from_numpy(read_npy(array.data)).to(device)
+    return payload
 
 
 def _record(content: RecordDict, name: str, kind: type) -> Any:
-    record = content.get(name)
-    if not isinstance(record, kind):
+    record: Any = content.get(name)
+    present = isinstance(record, kind)
+    if not present:
         raise BadLetter(f"it has no {name}")
+    if len(record) > MANY:
+        raise BadLetter(f"its {name} has {len(record):,} entries, and {MANY} are allowed")
+    odd = [entry for entry in record if not 0 < len(entry) <= LONGEST or not entry.isprintable()]
+    if odd:
+        raise BadLetter(f"its {name} has an entry of an impossible name: {in_a_line(odd[0])!r}")
     return record
 
 
 def _number(record: MetricRecord, name: str, kind: type) -> Any:
-    value = record.get(name)
-    if not _plain(value) or (kind is int and not isinstance(value, int)):
-        raise BadLetter(f"its {name} is {value!r}, not a number")
+    """A number of the record; a float may be NaN, which is what a client has that did not train."""
+    value: Any = record.get(name)
+    numeric = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+    if not numeric:
+        raise BadLetter(
+            f"its {name} is {value if isinstance(value, float | None) else type(value).__name__}, not a number"
+        )
+    if abs(value) > LARGEST:
+        raise BadLetter(f"its {name} is {value:g}, and numbers up to {LARGEST:g} are allowed")
     return kind(value)
-
-
-def _plain(value: object) -> bool:
-    return isinstance(value, int | float) and not (isinstance(value, float) and math.isinf(value))

@@ -1,0 +1,11 @@
+"""A share of the mutated answers of `python -m bench.torture answers`."""
+
+from __future__ import annotations
+
+from bench.torture.answers import run
+
+
+def test_no_mutated_answer_ends_a_run_or_passes_unseen():
+    for result in run(0.05):
+        assert result.tries >= 40
+        assert result.failures == (), result.promise
