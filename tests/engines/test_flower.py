@@ -495,6 +495,38 @@ def test_a_reply_that_breaks_the_server_is_found_and_left_out(tmp_path, caplog):
     assert "the answer of site 1 (client-1) is left out: round 2: the server cannot use it (IndexError" in caplog.text
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedah", "ditto", "pgfedsplit"])
+@pytest.mark.parametrize("times", [1e6, 1e38])
+def test_an_update_blown_up_is_left_out_and_the_honest_sites_stay_in(tmp_path, caplog, method, times):
+    def spoil(call, client, reply):
+        if not call["work"].startswith("fit") or client != 1:
+            return reply
+        up = read_outcome(reply.content, "cpu").up
+        return changed(reply, **{name: t * times for name, t in up.items() if name in ("model", "body", "head")})
+
+    with caplog.at_level(logging.WARNING):
+        federate(tmp_path, f"method={method}", spoil=spoil)
+    records = read_lines(tmp_path / "run" / "metrics.jsonl")
+    assert [(r["replied"], r["rejected"]) for r in records] == [(3, 1)] * 3
+    assert all(np.isfinite(r["loss"]) for r in records)
+    blamed = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+    assert all("site 1 (client-1)" in line and "site 0" not in line for line in blamed)
+    lines = read_lines(tmp_path / "run" / "clients.jsonl")
+    assert all(None not in line["accuracy"] for line in lines if "accuracy" in line)
+
+
+def test_numbers_about_training_that_a_site_makes_up_do_no_harm(tmp_path):
+    def spoil(call, client, reply):
+        content = write_outcome(read_outcome(reply.content, "cpu"))
+        content["logged"] = MetricRecord(
+            {"skipped_steps": float("nan"), "undone_phases": -3.0, "exploded_phases": 1e300}
+        )
+        return again(reply, content) if client == 2 else reply
+
+    federate(tmp_path, "method=fedrep", spoil=spoil)
+    assert not any("diverged" in r for r in read_lines(tmp_path / "run" / "metrics.jsonl"))
+
+
 def test_sites_bring_tables_of_their_own_and_labels_meet_by_name(tmp_path):
     rng = np.random.default_rng(0)
     labels = [("no", "yes"), ("maybe", "yes")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,10 @@ from torch import nn
 
 from fedtailor.errors import FedTailorError
 from fedtailor.learning.mixing import Payload, State
+from fedtailor.learning.party import TROUBLES
 from fedtailor.learning.scoring import Score
+
+MANY = 1e12  # more than anyone can count: such a number is made up
 
 Send = Callable[[int], Payload]  # client number -> the payload for it, made when it is needed
 
@@ -43,6 +47,8 @@ class Engine(ABC):
 
     def __init__(self) -> None:
         self.met: set[int] = set()  # clients that have a private state
+        self.rejected = 0  # replies of this round that were of no use
+        self.troubles: dict[int, Counter[str]] = {}  # client -> what went wrong in its training in this round
 
     @abstractmethod
     def call(self, work: str, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
@@ -66,7 +72,7 @@ class Engine(ABC):
 
     def evaluate(self, round: int, clients: Iterable[int], send: Send, *, sync: bool) -> dict[int, Score]:
         """Scores of personal models on the clients' test samples; with `sync`, clients take in the payload first."""
-        ask = self._meeting if sync else self.call
+        ask = self._meeting if sync else self._call
         outcomes = ask("sync+score" if sync else "score", round, clients, send)
         return {i: outcome.score or Score() for i, outcome in outcomes.items()}
 
@@ -94,12 +100,18 @@ class Engine(ABC):
         for i in clients:
             save_module(self.personal(round, i, send(i)), folder / f"client-{i:05d}.safetensors")
 
-    def reject(self, client: int, reason: str) -> None:
-        """Count a reply that turned out to be of no use."""
+    def name(self, client: int) -> str:
+        """What a client is called in the log."""
+        return f"client {client}"
+
+    def reject(self, client: int, reason: str = "") -> None:
+        """Count a reply that turned out to be of no use, and log the reason if there is one to log."""
+        self.rejected += 1
 
     def noted(self) -> dict[str, float]:
         """What the engine has to say about the round just done, for its record."""
-        return {}
+        rejected, self.rejected = self.rejected, 0
+        return {"rejected": rejected} if rejected else {}
 
     def close(self) -> None:
         """Let go of whatever the engine started."""
@@ -107,7 +119,15 @@ class Engine(ABC):
     def _meeting(self, work: str, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
         clients = list(clients)
         self.met.update(clients)
-        return self.call(work, round, clients, send)
+        return self._call(work, round, clients, send)
+
+    def _call(self, work: str, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
+        outcomes = self.call(work, round, clients, send)
+        for i, outcome in outcomes.items():
+            trouble = {name: int(outcome.logged[name]) for name in TROUBLES if 1 <= outcome.logged.get(name, 0) < MANY}
+            if trouble:
+                self.troubles.setdefault(i, Counter()).update(trouble)
+        return outcomes
 
 
 def save_module(module: nn.Module, path: Path) -> None:

@@ -102,8 +102,12 @@ class Flower(Engine):
         """Each site saves its own model on its own disk."""
         self.call("save", round, clients, send)
 
-    def reject(self, client: int, reason: str) -> None:
-        log.warning("the answer of %s is left out: %s", self.names[client], reason)
+    def name(self, client: int) -> str:
+        return self.names[client]
+
+    def reject(self, client: int, reason: str = "") -> None:
+        if reason:
+            log.warning("the answer of %s is left out: %s", self.names[client], reason)
         self.counts["rejected"] += 1
 
     def noted(self) -> dict[str, float]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from fedtailor.data.federation import Federation
 from fedtailor.data.split import ClientData, Split
 from fedtailor.engines.base import Outcome
+from fedtailor.engines.lending import Lent, kept_apart
 from fedtailor.engines.states import States
 from fedtailor.learning import Client, Payload, Protocol, State
 from fedtailor.learning.compiled import CompiledSteps, compiles
@@ -68,6 +70,7 @@ class Worker:
         values = sum(len(c.train) + len(c.test) for c in federation.clients) * torch.Size(federation.shape).numel()
         self.ready = values * protocol.torch_dtype.itemsize <= READY_LIMIT
         self._samples: dict[tuple[int, str], Samples] = {}
+        self._lent = Lent()
 
     def share(self, clients: Iterable[int]) -> Worker:
         """A new worker for some of the clients, which holds their samples and nobody else's, to be sent elsewhere."""
@@ -78,6 +81,7 @@ class Worker:
         )
         some.states = States()
         some._samples = {}
+        some._lent = Lent()
         return some
 
     def samples(self, split: Split, key: tuple[int, str]) -> Samples:
@@ -93,14 +97,14 @@ class Worker:
             case "fit" | "fit+score":
                 return self.fit(id, round, payload, evaluate=work == "fit+score")
             case "score":
-                return Outcome(score=self.evaluate(id, round, payload))
+                return self.score(id, round, payload)
             case "sync":
-                self.sync(id, round, payload)
+                return self.sync(id, round, payload)
             case "sync+score":
-                self.sync(id, round, payload)
-                return Outcome(score=self.evaluate(id, round, payload))
+                synced, scored = self.sync(id, round, payload), self.score(id, round, payload)
+                return replace(scored, logged=_sum(synced.logged, scored.logged))
             case "finish":
-                self.finish(id, round, payload)
+                return self.finish(id, round, payload)
             case "state":
                 return Outcome(self.state(id))
             case "remember":
@@ -116,51 +120,63 @@ class Worker:
 
     def fit(self, id: int, round: int, payload: Payload, *, evaluate: bool) -> Outcome:
         client = self._client(id, round, "fit")
-        with seeded(self.protocol.seed, *client.keys):
-            up = self._audited(self.method.fit(client, payload))
-        self._keep(client)
+        with self._lending("fit", round, payload) as lent, seeded(self.protocol.seed, *client.keys):
+            up = self._audited(self.method.fit(client, lent))
+        up = kept_apart(up, (payload, client.state))
+        self._keep(client, payload)
         loss = sum(client.losses) / len(client.losses) if client.losses else float("nan")
         result = None
         if evaluate:
-            with seeded(self.protocol.seed, *client.keys, "personal"):
-                result = score(self.method.personal(client, {**payload, **up}), self._test(id))
-        return Outcome(up, len(client.samples), loss, result, client.logged)
+            trained = {**payload, **up}
+            with (
+                self._lending("personal", round, trained) as lent,
+                seeded(self.protocol.seed, *client.keys, "personal"),
+            ):
+                model = self.method.personal(client, lent)
+            result = score(model, self._test(id))
+        return Outcome(up, len(client.samples), loss, result, {**client.logged, **client.trouble})
 
-    def sync(self, id: int, round: int, payload: Payload) -> None:
+    def sync(self, id: int, round: int, payload: Payload) -> Outcome:
         client = self._client(id, round, "sync")
-        with seeded(self.protocol.seed, *client.keys):
-            self.method.sync(client, payload)
-        self._keep(client)
+        with self._lending("sync", round, payload) as lent, seeded(self.protocol.seed, *client.keys):
+            self.method.sync(client, lent)
+        self._keep(client, payload)
+        return Outcome(logged=dict(client.trouble))
 
-    def finish(self, id: int, step: int, payload: Payload) -> None:
+    def finish(self, id: int, step: int, payload: Payload) -> Outcome:
         client = self._client(id, step, "finish")
-        with seeded(self.protocol.seed, *client.keys):
-            self.method.finish(client, payload)
-        self._keep(client)
+        with self._lending("finish", step, payload) as lent, seeded(self.protocol.seed, *client.keys):
+            self.method.finish(client, lent)
+        self._keep(client, payload)
+        return Outcome(logged=dict(client.trouble))
 
     def onboard(self, id: int, payload: Payload) -> None:
         client = self._client(id, 0, "onboard")
-        with seeded(self.protocol.seed, *client.keys):
-            self.method.onboard(client, payload)
-        self._keep(client)
+        with self._lending("onboard", 0, payload) as lent, seeded(self.protocol.seed, *client.keys):
+            self.method.onboard(client, lent)
+        self._keep(client, payload)
+
+    def score(self, id: int, round: int, payload: Payload) -> Outcome:
+        if not len(self.clients[id].test):
+            return Outcome(score=Score())
+        client = self._client(id, round, "evaluate")
+        result = score(self._personal(client, payload), self._test(id))
+        return Outcome(score=result, logged=dict(client.trouble))
 
     def evaluate(self, id: int, round: int, payload: Payload) -> Score:
-        if not len(self.clients[id].test):
-            return Score()
-        return score(self._personal(id, round, payload), self._test(id))
+        return self.score(id, round, payload).score or Score()
 
     def personal(self, id: int, round: int, payload: Payload) -> nn.Module:
-        model = self._personal(id, round, payload)
+        model = self._personal(self._client(id, round, "evaluate"), payload)
         return model.plain() if isinstance(model, Net) else copy.deepcopy(model)
 
     def state(self, id: int) -> State:
         """The client's private state; one that was never met has its initial state, which is not stored."""
         return self.states[id] if id in self.states else self._client(id, 0, "state").state
 
-    def _personal(self, id: int, round: int, payload: Payload) -> nn.Module:
-        client = self._client(id, round, "evaluate")
-        with seeded(self.protocol.seed, *client.keys):
-            return self.method.personal(client, payload)
+    def _personal(self, client: Client, payload: Payload) -> nn.Module:
+        with self._lending("personal", client.round, payload) as lent, seeded(self.protocol.seed, *client.keys):
+            return self.method.personal(client, lent)
 
     def _client(self, id: int, round: int, purpose: str) -> Client:
         keys: tuple[Key, ...] = (purpose, round, id)
@@ -176,14 +192,27 @@ class Worker:
     def _test(self, id: int) -> Samples:
         return self.samples(self.clients[id].test, (id, "test"))
 
-    def _keep(self, client: Client) -> None:
+    def _keep(self, client: Client, payload: Payload) -> None:
         client.keep_buffers()
         for name, value in client.state.items():
             if not isinstance(value, Tensor):
                 raise TypeError(
                     f"{self.method.name}: client.state[{name!r}] must be a tensor, not {type(value).__name__}"
                 )
+        client.state.update(kept_apart(client.state, (payload,)))
         self.states[client.id] = client.state
+
+    @contextmanager
+    def _lending(self, function: str, round: int, payload: Payload) -> Iterator[Payload]:
+        """Lend a payload to one of the method's functions, which must not write into it: others read the same tensors."""
+        with self._lent.watched((function, round), payload) as written:
+            yield dict(payload)
+        if written:
+            entry = f"payload[{written[0]!r}]"
+            raise TypeError(
+                f"{self.method.name} writes into {entry} in {function}(). The server and other clients read the same tensor: "
+                f"change a copy instead, {entry}.clone()."
+            )
 
     def _audited(self, up: Payload) -> Payload:
         """Nothing leaves a client that its method does not declare."""
@@ -192,4 +221,11 @@ class Worker:
             raise TypeError(
                 f"{self.method.name} tries to send {sorted(undeclared)}, but declares only up = {self.method.up}"
             )
+        for name, value in up.items():
+            if not isinstance(value, Tensor):
+                raise TypeError(f"{self.method.name} sends {name!r}: it must be a tensor, not {type(value).__name__}")
         return up
+
+
+def _sum(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
+    return {name: first.get(name, 0) + second.get(name, 0) for name in (*first, *second)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,8 +18,9 @@ from fedtailor.engines import Engine, Outcome, start_engine
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.evaluation import summarize
-from fedtailor.experiment.gathering import gather
+from fedtailor.experiment.gathering import Gathering
 from fedtailor.experiment.ledger import Ledger
+from fedtailor.experiment.notices import Notices
 from fedtailor.experiment.sampling import select
 from fedtailor.learning import Payload, Protocol, Reply, Server, State
 from fedtailor.learning.party import Modules
@@ -88,6 +90,9 @@ class Simulation:
         self.outcomes: dict[int, Outcome] = {}
         self.traffic = Traffic()
         self.ledger = Ledger()
+        self.notices = Notices(engine.name)
+        few = max(federation.classes, len(sizes))
+        self.gathering = Gathering(self.method, self.server, engine, self.notices, few)
         with self._threads():
             self.method.start(self.server, self._hellos())
 
@@ -113,6 +118,8 @@ class Simulation:
         with self._threads():
             record = self._round() if self.round < self.protocol.rounds else self._closing_step()
         self.metrics.append(record)
+        if self.finished:
+            self.notices.close()
         return record
 
     def _round(self) -> Record:
@@ -132,9 +139,8 @@ class Simulation:
         clock.lap("training")
         self.traffic.up = {i: outcome.up for i, outcome in self.outcomes.items()}
         replies = [Reply(i, outcome.samples, outcome.up) for i, outcome in self.outcomes.items()]
-        if replies:
-            used = {reply.client for reply in gather(self.method, self.server, replies, self.engine)}
-            self.outcomes = {i: outcome for i, outcome in self.outcomes.items() if i in used}
+        used = {reply.client for reply in self.gathering.gather(replies, self.traffic.down)}
+        self.outcomes = {i: outcome for i, outcome in self.outcomes.items() if i in used}
         self._enter_in_ledger()
         clock.lap("communication")
         self._evaluate(due)
@@ -152,6 +158,7 @@ class Simulation:
             "bytes_down": self.ledger.bytes("down"),
             **clock.seconds,
             **self.engine.noted(),
+            **self._diverged(self.server.trouble),
             **self.server.logged,
         }
 
@@ -176,7 +183,14 @@ class Simulation:
             "bytes_up": 0,
             "bytes_down": self.ledger.bytes("down"),
             **clock.seconds,
+            **self._diverged(Counter()),
         }
+
+    def _diverged(self, server: Counter[str]) -> Record:
+        """Tell where training diverged; a record counts the clients if there are any."""
+        clients, self.engine.troubles = self.engine.troubles, {}
+        self.notices.diverged(self.round, clients, server, self.protocol.lr)
+        return {"diverged": len(clients)} if clients else {}
 
     def _evaluate(self, due: bool) -> None:
         sync = self.method.syncs_everyone

@@ -34,6 +34,11 @@ class Protocol:
         "auto",
         "compile SGD steps: in long runs of small dense nets, wherever possible, or never (equal to about 1e-6, not to the bit)",
     )
+    guard: float = option(
+        100.0,
+        "leave out a reply that moved so many times as far as the median of its round; 0 leaves out only what is not finite",
+        at_least=0.0,
+    )
     eval_every: int = option(1, "evaluate every so many rounds (the last one always)", at_least=1)
     eval_point: Literal["method", "after_sync", "after_train"] = option(
         "method",

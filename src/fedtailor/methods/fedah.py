@@ -23,7 +23,7 @@ class FedAH(FedRep):
     year = 2024
     down = ("body", "head")
     up = ("body", "head")
-    keeps = ("weights",)
+    keeps = ("weights", "last_round")
     new_client = "mixes its head with the global one, then trains as in one round, sending nothing back"
 
     eta_w: float = option(1.0, "step size of the weights W", at_least=0.0)
@@ -35,7 +35,10 @@ class FedAH(FedRep):
         at_least=0,
         at_most=1,
     )
-    sync_all: bool = option(True, "every client mixes after each round; false: only who takes part, before it trains")
+    sync_all: bool = option(
+        True,
+        "every client mixes after each round; false: only who takes part, before it trains; who sits out keeps its model",
+    )
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         net = server.net()
@@ -51,6 +54,8 @@ class FedAH(FedRep):
         client.train(net.head, epochs=self.head_epochs)
         client.train(net.body)
         client.state["head"] = net.head.vector
+        if not self.sync_all:
+            client.state.update(body=net.body.vector, last_round=torch.tensor(client.round))
         if "weights" in client.state:
             client.log(global_share=client.state["weights"].mean().item())
         return {"body": net.body.vector, "head": net.head.vector}
@@ -67,6 +72,8 @@ class FedAH(FedRep):
         client.state.update(self._aggregated(client, payload))
 
     def personal(self, client: Client, payload: Payload) -> Net:
+        if not self.sync_all and client.round != client.state.get("last_round", 0):  # it sat out: it has what it had
+            return client.net(body=client.state.get("body"), head=client.state["head"])
         head = client.state["head"] if self.sync_all else self._aggregated(client, payload)["head"]
         return client.net(body=payload["body"], head=head)
 

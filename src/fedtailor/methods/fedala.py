@@ -25,7 +25,7 @@ class FedALA(FedAvg):
     paper = "Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning"
     year = 2023
     family = "personalized aggregation"
-    keeps = ("top", "weights")
+    keeps = ("top", "weights", "last_round")
     new_client = "mixes its top layers with the global ones, then trains as in one round, sending nothing back"
 
     layers: int = option(
@@ -40,7 +40,10 @@ class FedALA(FedAvg):
     )
     first_epochs: int = option(50, "the most epochs on W the first time; later it is one", at_least=1)
     fixed_w: float | None = option(None, "one weight for all entries, none learned: 1 is FedAvg", at_least=0, at_most=1)
-    sync_all: bool = option(True, "every client mixes after each round; false: only who takes part, before it trains")
+    sync_all: bool = option(
+        True,
+        "every client mixes after each round; false: only who takes part, before it trains; who sits out keeps its model",
+    )
 
     def init(self, client: Client) -> State:
         return {"top": self._top(client.net())}
@@ -51,6 +54,8 @@ class FedALA(FedAvg):
         net = self._net(client, payload, client.state["top"])
         client.train(net.all)
         client.state["top"] = self._top(net)
+        if not self.sync_all:
+            client.state.update(model=net.all.vector, last_round=torch.tensor(client.round))
         if "weights" in client.state:
             client.log(global_share=client.state["weights"].mean().item())
         return {"model": net.all.vector}
@@ -63,6 +68,8 @@ class FedALA(FedAvg):
         client.state.update(self._aggregated(client, payload))
 
     def personal(self, client: Client, payload: Payload) -> Net:
+        if not self.sync_all and client.round != client.state.get("last_round", 0):  # it sat out: it has what it had
+            return client.net(model=client.state.get("model"))
         top = client.state["top"] if self.sync_all else self._aggregated(client, payload)["top"]
         return self._net(client, payload, top)
 

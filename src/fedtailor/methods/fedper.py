@@ -19,7 +19,7 @@ class FedPer(Method):
     family = "model splitting"
     down: ClassVar[tuple[str, ...]] = ("body",)
     up: ClassVar[tuple[str, ...]] = ("body",)
-    keeps = ("head",)
+    keeps: ClassVar[tuple[str, ...]] = ("head",)
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["body"] = server.net().body.vector

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedtailor.learning import Client, Payload, Reply, Server, cross_entropy, mixed, weighted_mean
+from fedtailor.learning import Client, Payload, Reply, Server, State, cross_entropy, mixed, weighted_mean
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.nets.split import Net
@@ -25,6 +25,9 @@ class PFedMe(FedAvg):
     personal_lr: float = option(0.01, "learning rate of the inner steps", above=0.0)
     beta: float = option(1.0, "β: how far the server goes to the mean of the clients; 0 stands still", at_least=0.0)
     mu: float = option(0.001, "weight decay of the inner steps", at_least=0.0)
+
+    def init(self, client: Client) -> State:
+        return {"personal": client.net().all.vector}
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=payload["model"])  # θ, the personal model
@@ -50,4 +53,4 @@ class PFedMe(FedAvg):
         server.state["model"] = mixed(mean, server.state["model"], self.beta)
 
     def personal(self, client: Client, payload: Payload) -> Net:
-        return client.net(model=client.state.get("personal", payload.get("model")))
+        return client.net(model=client.state["personal"])

@@ -16,7 +16,7 @@ from fedtailor.report.results import Result
 FEW = 30  # clients with a line each; more become a band
 OF_EVERY_RUN = {
     *("round", "phase", "step", "best_round", "train_loss", "picked", "replied", "bytes_up", "bytes_down"),
-    *("missing", "rejected"),
+    *("missing", "rejected", "diverged"),
     *summarize({}),
     *("best_accuracy", "best_accuracy_mean"),
 }

@@ -1,0 +1,210 @@
+"""One client against the others: spoilt updates, broken features, rates at which training diverges; and that nobody honest is left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.torture import Result
+from fedtailor import Federation, Simulation
+from fedtailor.data.split import Split
+from fedtailor.engines import Inline, Outcome
+from fedtailor.engines.base import Send
+from fedtailor.engines.worker import Worker
+from fedtailor.learning import Payload, Protocol
+from fedtailor.methods import Method, methods
+from fedtailor.nets.mlp import MLP
+
+CLIENTS, CLASSES, FEATURES, TEST = 10, 5, 8, 20
+BAD = CLIENTS - 1  # the client that is not like the others
+DROP = 0.1  # accuracy that the others may lose: they do without one client's samples
+NET = MLP(hidden=(16,))
+OPTIONS: dict[
+    str, dict[str, Any]
+] = {  # the server's training cut short, on features, which an attack on pixels does not fit
+    "perada": {"akt_steps": 5, "akt_batch": 16},
+    "heart": {"akt_steps": 5, "akt_batch": 16, "hda": False, "views": "clean"},
+}
+EVERY = sorted(name for name, cls in methods.classes.items() if cls.__module__.startswith("fedtailor.methods."))
+
+Spoil = Callable[
+    [Tensor, Tensor, int], Tensor
+]  # (what was sent or zeros, what is answered, times its share of samples fits in)
+
+STOPPED: dict[str, Spoil] = {
+    "times 1e6": lambda sent, up, _: sent + 1e6 * (up - sent),
+    "NaN": lambda sent, up, _: torch.full_like(up, torch.nan),
+    "infinite": lambda sent, up, _: torch.full_like(up, torch.inf),
+    "one NaN": lambda sent, up, _: torch.where(torch.arange(up.numel()).view(up.shape) == 0, torch.nan, up),
+    "times 1e30": lambda sent, up, _: sent + 1e30 * (up - sent),
+}
+NOT_STOPPED: dict[str, Spoil] = {
+    "as if alone (Σn/n)": lambda sent, up, times: sent + times * (up - sent),
+    "times −10": lambda sent, up, _: sent - 10 * (up - sent),
+}
+
+
+def run(share: float = 1.0) -> list[Result]:
+    some = EVERY[:: max(1, round(1 / share))]
+    sending = [name for name in some if methods.classes[name].up]
+    with _heard():
+        return [
+            *(
+                Result.of(f"an update that is {what} costs the others nothing", (_attacked(n, spoil) for n in sending))
+                for what, spoil in STOPPED.items()
+            ),
+            Result.of("features × 1e30 at one client cost the others nothing", map(_broken, some)),
+            Result.of(
+                "a rate of 1000 is told in a line or two, and the server stays finite", (_fast(n, 1e3) for n in some)
+            ),
+            Result.of(
+                "a rate of 1e6 is told in a line or two, and the server stays finite", (_fast(n, 1e6) for n in some)
+            ),
+            Result.of("nobody honest is left out, however uneven the clients", map(_uneven, some)),
+            *(_not_promised(what, [_attacked(n, spoil) for n in sending]) for what, spoil in NOT_STOPPED.items()),
+        ]
+
+
+def _not_promised(what: str, outcomes: Iterable[str]) -> Result:
+    found = Result.of("", outcomes)
+    return Result(f"not promised: an update {what} harms {len(found.failures)} of {found.tries} methods", found.tries)
+
+
+class Spoiling(Inline):
+    """One client answers each call for training with what it likes."""
+
+    def __init__(self, worker: Worker, spoil: Spoil) -> None:
+        super().__init__(worker)
+        self.spoil = spoil
+
+    def call(self, work: str, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
+        outcomes = super().call(work, round, clients, send)
+        if work.startswith("fit") and BAD in outcomes:
+            up = self._spoilt(send(BAD), outcomes[BAD].up)
+            outcomes[BAD] = dataclasses.replace(outcomes[BAD], up=up)
+        return outcomes
+
+    def _spoilt(self, sent: Payload, up: Payload) -> Payload:
+        return {
+            name: self.spoil(_origin(sent.get(name), tensor), tensor, CLIENTS).to(tensor.dtype)
+            if tensor.is_floating_point()
+            else tensor
+            for name, tensor in up.items()
+        }
+
+
+def _origin(sent: Tensor | None, up: Tensor) -> Tensor:
+    return sent if sent is not None and sent.shape == up.shape else torch.zeros_like(up)
+
+
+def _attacked(name: str, spoil: Spoil) -> str:
+    federation, method, protocol = _federation(name), _method(name), Protocol(rounds=5, lr=0.1)
+    engine = Spoiling(Worker(federation, method, NET, None, protocol), spoil)
+    return _harm(name, Simulation(federation, method, NET, engine=engine, protocol=protocol))
+
+
+def _broken(name: str) -> str:
+    federation = _federation(name)
+    clients = list(federation.clients)
+    train, test = (dataclasses.replace(split, x=split.x * 1e30) for split in (clients[BAD].train, clients[BAD].test))
+    clients[BAD] = dataclasses.replace(clients[BAD], train=train, test=test)
+    return _harm(name, _simulation(dataclasses.replace(federation, clients=clients), name, lr=0.1))
+
+
+def _fast(name: str, lr: float) -> str:
+    with _heard() as lines:
+        simulation = _simulation(_federation(name), name, lr=lr).run()
+    told = len([line for line in lines if "diverged" in line])
+    learns = _accuracy(simulation) >= _usual(name, simulation.protocol.rounds) - DROP  # pFedFDA does, at a rate of 1000
+    if told > 2 or not (told or learns):
+        return f"{name}, lr={lr:g}: divergence was told in {told} lines"
+    return "" if _is_finite(simulation) else f"{name}, lr={lr:g}: the server's state is not finite"
+
+
+def _uneven(name: str) -> str:
+    simulation = _simulation(
+        _federation(name, sizes=(3, 400, 3, 10, 3, 50, 150, 4, 5, 20)), name, lr=0.05, batch=5
+    ).run()
+    left = [record["round"] for record in simulation.metrics if "rejected" in record]
+    return f"{name}: an honest reply was left out in rounds {left}" if left else ""
+
+
+def _harm(name: str, simulation: Simulation) -> str:
+    """What one client did to the others, if anything."""
+    try:
+        simulation.run()
+    except Exception as problem:
+        return f"{name}: {type(problem).__name__}: {problem}"
+    if not _is_finite(simulation):
+        return f"{name}: the server's state is not finite"
+    now, usual = _accuracy(simulation), _usual(name, simulation.protocol.rounds)
+    return f"{name}: the others' accuracy fell from {usual:.2f} to {now:.2f}" if now < usual - DROP else ""
+
+
+def _is_finite(simulation: Simulation) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in simulation.server.state.values())
+
+
+def _accuracy(simulation: Simulation) -> float:
+    """The mean over all clients but the one that is not like the others."""
+    return float(np.mean([score.accuracy for i, score in simulation.scores.items() if i != BAD]))
+
+
+@cache
+def _usual(name: str, rounds: int) -> float:
+    return _accuracy(_simulation(_federation(name), name, lr=0.1, rounds=rounds).run())
+
+
+def _simulation(federation: Federation, name: str, **settings: Any) -> Simulation:
+    return Simulation(federation, _method(name), NET, engine="inline", **{"rounds": 5, **settings})
+
+
+def _method(name: str) -> Method:
+    options = dict(OPTIONS.get(name, {}))
+    if any(f.name == "ft_epochs" for f in dataclasses.fields(methods.classes[name])):
+        options["ft_epochs"] = 2
+    return methods.build(name, options)
+
+
+def _federation(name: str, sizes: tuple[int, ...] = (40,) * CLIENTS) -> Federation:
+    """Clients with skewed labels and so many training samples; some samples at the server, for methods that need them."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(CLASSES, FEATURES)) * 1.2
+
+    def samples(count: int, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        y = rng.choice(CLASSES, size=count, p=shares)
+        return (centres[y] + rng.normal(size=(count, FEATURES))).astype(np.float32), y
+
+    skews = [rng.dirichlet([0.5] * CLASSES) for _ in sizes]
+    parts = [(*samples(n, skew), *samples(TEST, skew)) for n, skew in zip(sizes, skews, strict=True)]
+    federation = Federation.from_clients(parts)
+    if name not in OPTIONS:
+        return federation
+    x, y = samples(30, np.full(CLASSES, 1 / CLASSES))
+    return dataclasses.replace(federation, server=Split(torch.from_numpy(x), torch.from_numpy(y)))
+
+
+@contextmanager
+def _heard() -> Iterator[list[str]]:
+    """What is logged meanwhile, which then does not reach the terminal."""
+    lines: list[str] = []
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    log = logging.getLogger("fedtailor")
+    before = log.handlers, log.propagate
+    log.handlers, log.propagate = [Ear()], False
+    try:
+        yield lines
+    finally:
+        log.handlers, log.propagate = before

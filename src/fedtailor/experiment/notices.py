@@ -1,0 +1,85 @@
+"""What a person should hear of while a run goes on: each thing once, with a count at the end instead of a flood."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from fedtailor.experiment.guard import Fault
+from fedtailor.learning.party import EXPLODED, GROWTH, SKIPPED, UNDONE
+
+log = logging.getLogger("fedtailor")
+
+SHOWN = 5  # clients that one line names
+
+
+class Notices:
+    """Logs who is left out and why, and where training diverges, the first time; `close` tells how often it happened in all."""
+
+    def __init__(self, name: Callable[[int], str]) -> None:
+        """`name` is how the log calls a client."""
+        self.name = name
+        self.told: set[tuple[int, str]] = set()
+        self.left: Counter[int] = Counter()  # client -> rounds in which its reply was left out
+        self.rounds = 0  # and closing steps in which training diverged somewhere
+        self.trouble: Counter[str] = Counter()
+
+    def left_out(self, round: int, faults: Mapping[int, Fault]) -> None:
+        """Name those whose replies are left out in this round for a reason that was not told of them before."""
+        self.left.update(faults.keys())
+        fresh: dict[str, list[int]] = {}
+        for client, fault in sorted(faults.items()):
+            if (client, fault.reason) not in self.told:
+                fresh.setdefault(fault.reason, []).append(client)
+                self.told.add((client, fault.reason))
+        for clients in fresh.values():
+            worst = max((faults[i] for i in clients), key=lambda fault: fault.extent)
+            what = "the answer of %s is left out: " if len(clients) == 1 else "the answers of %s are left out: "
+            log.warning(what + "round %d: %s", self._names(clients), round, worst)
+
+    def diverged(self, round: int, clients: Mapping[int, Counter[str]], server: Counter[str], lr: float) -> None:
+        """Tell that training diverged at some clients, or at the server."""
+        if not clients and not server:
+            return
+        self.rounds += 1
+        total = sum(clients.values(), Counter(server))
+        self.trouble += total
+        if self.rounds == 1:
+            places = [*([self._names(sorted(clients))] if clients else []), *(["the server"] if server else [])]
+            log.warning(
+                "round %d: training diverged at %s: %s. Lower lr (now %g), or look at the data there.",
+                round,
+                " and ".join(places),
+                _counted(total),
+                lr,
+            )
+
+    def close(self) -> None:
+        """Tell how often it happened in all, where it happened again."""
+        again = [f"{self.name(i)} in {n:,} rounds" for i, n in self.left.most_common() if n > 1]
+        if again:
+            log.warning("Answers left out in all: of %s.", _listed(again))
+        if self.rounds > 1:
+            log.warning(
+                "Training diverged in %d rounds or closing steps: %s in all.", self.rounds, _counted(self.trouble)
+            )
+        self.left, self.rounds, self.trouble = Counter(), 0, Counter()
+
+    def _names(self, clients: Sequence[int]) -> str:
+        return _listed([self.name(i) for i in clients])
+
+
+def _listed(words: Sequence[str]) -> str:
+    more = len(words) - SHOWN
+    return ", ".join(words[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _counted(trouble: Mapping[str, int]) -> str:
+    words = {
+        SKIPPED: ("step", "left out because the loss was not finite"),
+        UNDONE: ("phase", "undone because weights were not finite"),
+        EXPLODED: ("phase", f"in which weights grew more than {GROWTH:,.0f}-fold"),
+    }
+    counts = [(trouble.get(name, 0), *text) for name, text in words.items()]
+    return ", ".join(f"{n:,} {unit}{'s' if n > 1 else ''} {what}" for n, unit, what in counts if n)
