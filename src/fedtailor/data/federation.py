@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -20,6 +20,7 @@ from fedtailor.data.partitions.natural import Natural
 from fedtailor.data.pool import Pool, data_root
 from fedtailor.data.split import ClientData, Elsewhere, Split, dtype_word, shape_words
 from fedtailor.errors import FedTailorError
+from fedtailor.limits import check_bytes, check_count
 from fedtailor.nets.architecture import Task
 from fedtailor.randomness import numpy_stream
 from fedtailor.registry import build
@@ -27,6 +28,8 @@ from fedtailor.registry import build
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+PIECE = 1 << 24  # bytes of samples looked through at a time
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -50,6 +53,9 @@ class Federation:
     def __post_init__(self) -> None:
         if not self.clients:
             raise FedTailorError("A federation needs at least one client.")
+        check_count(self.classes, "CLASSES", "The federation")
+        check_count(self.vocabulary, "TOKENS", "The federation")
+        check_bytes(8 * len(self.clients) * self.classes, "The table of who holds which labels (clients × classes)")
         name, times = Counter(client.name for client in self.clients).most_common(1)[0]
         if times > 1:
             raise FedTailorError(f"{times} clients are called '{name}'. Give each its own name.")
@@ -259,12 +265,19 @@ def _check(split: Split, where: str, federation: Federation, dtype: torch.dtype)
     low, high = int(split.y.min()), int(split.y.max())
     if low < 0 or high >= federation.classes:
         raise FedTailorError(f"Labels must lie in 0..{federation.classes - 1}, but {where} has {low} to {high}.")
-    if split.rows is None and split.x.is_floating_point():
-        bad = int((~split.x.isfinite()).flatten(1).any(dim=1).sum())
+    if split.x.is_floating_point():
+        bad = sum(int((~piece.isfinite()).flatten(1).any(dim=1).sum()) for piece in _pieces(split))
         if bad:
             raise FedTailorError(
                 f"{bad} of {len(split)} samples in {where} hold NaN or infinite values. Mend or drop them."
             )
+
+
+def _pieces(split: Split) -> Iterator[Tensor]:
+    """The samples, so many at a time that a memory-mapped pool larger than memory can be looked through."""
+    count = max(1, PIECE // max(1, split.x[0].nbytes if len(split.x) else 1))
+    for start in range(0, len(split), count):
+        yield split.take(torch.arange(start, min(start + count, len(split))))
 
 
 def _numbered(count: int) -> tuple[str, ...]:
