@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from fedtailor.data.partition import Partition, hold_out, partitions
 from fedtailor.data.partitions.natural import Natural
 from fedtailor.data.pool import Pool, data_root
 from fedtailor.data.split import ClientData, Elsewhere, Split, dtype_word, shape_words
-from fedtailor.errors import FedTailorError
+from fedtailor.errors import FedTailorError, nearest
 from fedtailor.limits import check_bytes, check_count
 from fedtailor.nets.architecture import Task
 from fedtailor.randomness import numpy_stream
@@ -193,6 +194,18 @@ class Federation:
         """Whether the clients' samples are on this machine."""
         return not any(isinstance(client.train, Elsewhere) for client in self.clients)
 
+    def number(self, client: int | str) -> int:
+        """The number of a client that is given by its number or its name."""
+        names = [c.name for c in self.clients]
+        if client in names:
+            return names.index(str(client))
+        if isinstance(client, str):
+            raise FedTailorError(f"There is no client '{client}'.{nearest(client, names)} {_range(names)}")
+        try:
+            return range(len(names)).index(operator.index(client))
+        except (TypeError, ValueError):
+            raise FedTailorError(f"There is no client {client!r}. {_range(names)}") from None
+
     @property
     def sizes(self) -> np.ndarray:
         """The number of training samples of each client."""
@@ -282,6 +295,10 @@ def _pieces(split: Split) -> Iterator[Tensor]:
 
 def _numbered(count: int) -> tuple[str, ...]:
     return tuple(f"client-{i:0{len(str(count - 1))}d}" for i in range(count))
+
+
+def _range(names: Sequence[str]) -> str:
+    return f"They are 0 to {len(names) - 1}, or by name: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}."
 
 
 def _spread(values: np.ndarray) -> str:

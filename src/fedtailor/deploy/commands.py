@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from fedtailor.attended import new_folder, wrap_up
 from fedtailor.deploy.folder import DeployFolder
@@ -20,9 +19,10 @@ from fedtailor.experiment.config import read_toml
 from fedtailor.experiment.folder import RunFolder, read_lines
 from fedtailor.experiment.onboarding import data_words
 from fedtailor.report.progress import RunProgress
+from fedtailor.report.terminal import Terminal
 
 app = typer.Typer(help="Real federations over the network, carried by Flower (extra 'flower').", no_args_is_help=True)
-console = Console(highlight=False)
+console = Terminal()
 
 PORT = 9092
 PAUSE = 0.2  # seconds between two looks at a run's progress

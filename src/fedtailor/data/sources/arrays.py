@@ -38,6 +38,8 @@ def read_arrays(place: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file or of a folder of .npy files, by name."""
     if place.is_dir():
         return {file.stem: map_npy(file) for file in sorted(place.glob("*.npy"))}
+    if place.suffix == ".npy":
+        raise FedTailorError(f"{place} cannot be read: it is one array, where x and y were expected.")
     return {name.removesuffix(".npy"): read_npy(data, f"{place} ({name})") for name, data in zip_members(place).items()}
 
 
