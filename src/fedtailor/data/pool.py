@@ -87,11 +87,10 @@ sources: Registry[Source] = Registry("data")
 
 def data_root(configured: str = "") -> Path:
     """Where data sets are looked for: the config's data.root, else FEDTAILOR_DATA, else a cache folder."""
-    if configured:
-        return Path(configured).expanduser()
-    if os.environ.get("FEDTAILOR_DATA"):
-        return Path(os.environ["FEDTAILOR_DATA"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "fedtailor"
+    named = configured or os.environ.get("FEDTAILOR_DATA")
+    if named:
+        return Path(os.path.expanduser(named))  # unlike Path.expanduser, it takes any text
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME", "~/.cache"))) / "fedtailor"
 
 
 def missing(name: str, looked: list[Path], how: str = "") -> FedTailorError:

@@ -29,9 +29,9 @@ def located(path: str, root: Path, source: str) -> Path:
         raise FedTailorError(
             f"The data source '{source}' needs to know where the data is: set data.path to a file or folder."
         )
-    given = Path(path).expanduser()
+    given = Path(os.path.expanduser(path))  # unlike Path.expanduser, it takes any text
     for place in (given, root / given):
-        if os.path.exists(place):  # unlike Path.exists, it takes any text
+        if os.path.exists(place):
             return place
     below = "" if given.is_absolute() else f" (looked in {Path.cwd()} and {root})"
     raise FedTailorError(f"data.path = '{path}' does not exist{below}.")
