@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 from rich.logging import RichHandler
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from fedtailor import __version__
@@ -241,7 +242,10 @@ def onboard(
     """
     simulation = finished_simulation(run)
     newcomer = join_late(simulation, read_newcomer(run, [*data_words(data), *(words or [])]))
-    save_file({name: t.contiguous().clone() for name, t in newcomer.model.state_dict().items()}, out)
+    try:
+        save_file({name: t.contiguous().clone() for name, t in newcomer.model.state_dict().items()}, out)
+    except (OSError, SafetensorError) as error:
+        raise FedTailorError(f"The model could not be written to '{out}' ({error}). Choose another --out.") from None
     console.print(f"A new client of {simulation.method.name} {simulation.method.new_client}.")
     if newcomer.after.total:
         console.print(

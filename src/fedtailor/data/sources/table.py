@@ -96,7 +96,9 @@ def _parquet(file: Path) -> pd.DataFrame:
     schema, said = opened.schema_arrow, opened.metadata
     check_bytes(max(0, said.num_rows) * len(schema) * VALUE, file)
     check_bytes(sum(said.row_group(i).total_byte_size for i in range(said.num_row_groups)), file)
-    texts = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
+    texts = [
+        field.name for field in schema if field.type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    ]
     batches, size = [], 0
     for batch in parquet.ParquetFile(pa.BufferReader(data), read_dictionary=texts).iter_batches(BATCH):
         batches.append(batch)
