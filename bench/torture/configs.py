@@ -106,16 +106,25 @@ def _keys() -> list[str]:
 
 
 def _words(rng: random.Random) -> list[str]:
-    """A tiny run with a few words of which some are absurd."""
+    """A tiny run whose method and partition have a few options that may be, and often one that may not."""
+    parts = {kind: rng.choice(sorted(CHOICES[kind].classes)) for kind in ("method", "partition")}
     words = ["data=digits", "data.fraction=0.05", "clients=2", "rounds=1", "net=mlp", "net.hidden=[4]"]
-    method = rng.choice(sorted(CHOICES["method"].classes))
-    words.append(f"method={method}")
-    own = [f"method.{o}" for o in options_of(CHOICES["method"].find(method))]
-    for _ in range(rng.randint(1, 3)):
-        key = rng.choice(own if own and rng.random() < 0.5 else _keys())
+    words += [f"{kind}={name}" for kind, name in parts.items()]
+    own = [(f"{kind}.{o.name}", o.type) for kind, name in parts.items() for o in options(CHOICES[kind].find(name))]
+    own += [(o.name, o.type) for o in options(Settings) if o.name not in ("rounds", "epochs", "clients")]
+    words += [f"{key}={_plausible(rng, kind)}" for key, kind in rng.sample(own, rng.randint(0, 3))]
+    if rng.random() < 0.6:
+        key = rng.choice([key for key, _ in own] if rng.random() < 0.5 else _keys())
         value = rng.choice(WORDS if rng.random() < 0.7 else STRANGE)
         words.append(rng.choice([f"{key}={value}"] * 20 + [key, f"{key}.{value}=1", f"={value}", f"{value}={key}"]))
     return words
+
+
+def _plausible(rng: random.Random, kind: str) -> str:
+    """A value that an option of this type may have, though perhaps not this option."""
+    if kind.startswith(("int", "float")):
+        return rng.choice(("0", "1", "2", "3", "5", "0.5", "0.01", "0.99"))
+    return rng.choice(kind.split(" | ")) if " | " in kind else rng.choice(("true", "false", "x", "[1]"))
 
 
 def _texts() -> list[str]:
@@ -132,7 +141,7 @@ def _texts() -> list[str]:
 
 def _toml(rng: random.Random, texts: list[str]) -> bytes:
     text = rng.choice(texts)
-    for _ in range(rng.randint(1, 3)):
+    for _ in range(rng.choice((1, 1, 2, 3))):
         text = rng.choice(MUTATIONS)(rng, text)
     data = bytearray(text.encode("utf-8", "surrogatepass"))
     if rng.random() < 0.3 and data:

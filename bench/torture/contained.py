@@ -17,7 +17,8 @@ from fedtailor.errors import FedTailorError
 
 os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # before it is imported: its own reserves more than a try may take
 
-SECONDS = 20  # for one try
+SECONDS = 20  # of computing for one try
+PATIENCE = 240  # seconds for one try on a machine that does other things too
 MEMORY = 1 << 30  # bytes that the tries of one process may take beside what it starts with
 BATCH = 50  # tries of one process
 
@@ -51,7 +52,9 @@ def _in_a_child(tries: Sequence[Callable[[], str]]) -> tuple[list[str], str]:
             warnings.simplefilter("ignore")
             with os.fdopen(write, "w", buffering=1) as report:
                 for one in tries:
-                    signal.alarm(SECONDS)  # no handler: it ends the process, even inside a library
+                    # Without a handler each ends the process, even inside a library.
+                    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+                    signal.alarm(PATIENCE)
                     report.write(json.dumps(_outcome(one)) + "\n")
         finally:
             os._exit(0)
@@ -62,7 +65,8 @@ def _in_a_child(tries: Sequence[Callable[[], str]]) -> tuple[list[str], str]:
     if not os.WIFSIGNALED(status):
         return outcomes, ""
     number = os.WTERMSIG(status)
-    return outcomes, f"took more than {SECONDS} s" if number == signal.SIGALRM else f"killed by signal {number}"
+    slow = {signal.SIGPROF: f"computed for more than {SECONDS} s", signal.SIGALRM: f"took more than {PATIENCE} s"}
+    return outcomes, slow.get(signal.Signals(number), f"killed by signal {number}")
 
 
 def _outcome(one: Callable[[], str]) -> str:
