@@ -18,6 +18,11 @@ def printable(text: object, *, lines: bool = False) -> str:
     return (_HIDDEN_IN_LINES if lines else _HIDDEN).sub(lambda found: ascii(found[0])[1:-1], str(text))
 
 
+def drawable(text: object) -> str:
+    """A text for a picture, in which a dollar sign is one and does not begin a formula."""
+    return printable(text).replace("$", r"\$")
+
+
 def cell(value: object) -> str:
     """A value for a CSV file: a text that a spreadsheet would take for a formula gets a quotation mark in front."""
     text = printable(value)
