@@ -295,3 +295,26 @@ def test_a_client_is_found_by_number_or_name():
 def test_samples_that_hold_nothing_are_refused():
     with pytest.raises(FedTailorError, match="its samples hold nothing"):
         Federation.from_clients([(np.ones((4, 0), np.float32), np.array([0, 1, 0, 1]))])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"clients": "x"}, "clients = 'x' is not allowed: expected a whole number"),
+        ({"classes": 1.5}, "classes = 1.5 is not allowed: expected a whole number"),
+        ({"classes": 10**9}, "FEDTAILOR_MAX_CLASSES"),
+        ({"partition": 5}, "partition = 5 is not a name"),
+        ({"partition": Iid}, "partition = .* is not a name"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_told(options, says):
+    with pytest.raises(FedTailorError, match=says):
+        Federation.from_arrays(*images(), **options)
+
+
+def test_tables_that_cannot_be_read_are_told():
+    twice = pd.DataFrame([[1, 2, 3]], columns=["a", "a", "b"])
+    lists = pd.DataFrame({"a": [1, 2], "b": [[1], [2]], "c": ["x", "y"]})
+    for table, says in ((5, "not a int"), (twice, "more than one column 'a'"), (lists, "must be words or numbers")):
+        with pytest.raises(FedTailorError, match=says):
+            Federation.from_table(table, client="c", label="b")

@@ -77,11 +77,11 @@ class Federation:
         cls, pool: Pool, partition: str | Partition = "dirichlet", clients: int = 20, seed: int = 0, **options: Any
     ) -> Federation:
         """Deal a pool to clients; `options` are those of a partition given by name. A memory-mapped pool is shared, not copied."""
-        if isinstance(partition, str):
+        if not isinstance(partition, Partition):
             partition = partitions.build(partition, options)
         elif options:
             raise FedTailorError(f"Give {', '.join(options)} to the partition itself: it is made already.")
-        deal = partition.deal(pool, clients, numpy_stream(seed, "partition"))
+        deal = partition.deal(pool, _count(clients, "clients"), numpy_stream(seed, "partition"))
         x, y = as_type(pool.x, "the data set"), torch.from_numpy(pool.y.astype(np.int64))
         whole = _mapped(x) if isinstance(x, np.memmap) else None
 
@@ -119,7 +119,9 @@ class Federation:
         if len(labels) == 0:
             raise FedTailorError("The arrays are empty: there is no sample to deal.")
         found = int(labels.max()) + 1
-        pool = Pool(samples, labels, found if classes is None else classes, vocabulary=vocabulary(samples))
+        pool = Pool(
+            samples, labels, found if classes is None else _count(classes, "classes"), vocabulary=vocabulary(samples)
+        )
         return cls.from_pool(pool, partition, clients, seed, **options)
 
     @classmethod
@@ -134,7 +136,7 @@ class Federation:
         """From each client's own arrays: (x, y), of which `test_share` at random becomes its test part, or (x, y, x_test, y_test)."""
         if isinstance(parts, Mapping):
             names, parts = list(parts), list(parts.values())
-        names = list(_numbered(len(parts)) if names is None else names)
+        names = [str(name) for name in (_numbered(len(parts)) if names is None else names)]
         if len(names) != len(parts):
             raise FedTailorError(f"There are {len(parts)} clients but {len(names)} names.")
         if not 0 <= test_share <= 0.9:
@@ -197,8 +199,8 @@ class Federation:
     def number(self, client: int | str) -> int:
         """The number of a client that is given by its number or its name."""
         names = [c.name for c in self.clients]
-        if client in names:
-            return names.index(str(client))
+        if isinstance(client, str) and client in names:
+            return names.index(client)
         if isinstance(client, str):
             raise FedTailorError(f"There is no client '{client}'.{nearest(client, names)} {_range(names)}")
         try:
@@ -291,6 +293,13 @@ def _pieces(split: Split) -> Iterator[Tensor]:
     count = max(1, PIECE // max(1, split.x[0].nbytes if len(split.x) else 1))
     for start in range(0, len(split), count):
         yield split.take(torch.arange(start, min(start + count, len(split))))
+
+
+def _count(number: Any, what: str) -> int:
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise FedTailorError(f"{what} = {number!r} is not allowed: expected a whole number.") from None
 
 
 def _numbered(count: int) -> tuple[str, ...]:

@@ -124,7 +124,10 @@ def token_ids(x: np.ndarray, origin: Path) -> int:
 
 def encoded(values: Sequence[Any]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Values of any kind as 0..C-1 in sorted order, numbers before words and as numbers, and the C names."""
-    ordered = sorted(set(values), key=_rank)
+    try:
+        ordered = sorted(set(values), key=_rank)
+    except TypeError:  # lists and the like, which a column of objects may hold
+        raise FedTailorError("Labels and clients must be words or numbers, but some are lists or the like.") from None
     position = {value: i for i, value in enumerate(ordered)}
     return np.array([position[value] for value in values], np.int64), tuple(str(value) for value in ordered)
 

@@ -124,6 +124,11 @@ def table_pool(
     Means and variances are taken over all rows together, as a study can do but real sites cannot: there, standardise each
     site's table beforehand and pass standardize=False.
     """
+    if not hasattr(frame, "columns"):
+        raise FedTailorError(f"A table is a data frame or the path of a file, not a {type(frame).__name__}.")
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise FedTailorError(f"{origin} has more than one column '{twice}'. Give each its own name.")
     if frame.empty:
         raise FedTailorError(f"{origin} has no rows.")
     special = [column for column in (label, client, split) if column]
