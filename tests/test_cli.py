@@ -163,3 +163,10 @@ def test_reproduce_lists_plans_and_answers_a_typo(tmp_path):
     assert "Did you mean 'heart/fig6'?" in fedtailor("reproduce", "hart/fig6", code=2, cwd=tmp_path)
     assert "Unknown key 'foo'" in fedtailor("reproduce", "heart/fig6", "foo=3", "--dry-run", code=2, cwd=tmp_path)
     assert "--scale seeds=2" in fedtailor("reproduce", "heart/fig6", "seed=3", code=2, cwd=tmp_path)
+
+
+def test_names_from_a_file_cannot_command_the_terminal(tmp_path):
+    (tmp_path / "t.csv").write_text("a,\x1b[31mb\x07\n1,2\n")
+    said = fedtailor("run", "data=table", f"data.path={tmp_path / 't.csv'}", code=2)
+    assert r"\x1b[31mb\x07" in said
+    assert all(line.isprintable() for line in said.splitlines())

@@ -44,3 +44,38 @@ def test_names_are_found_in_any_spelling():
     assert {registry.find(n) for n in ("fedavg-ft", "FedAvg+FT", "FEDAVG_FT", "FedAvg FT")} == {Thing}
     with pytest.raises(FedTailorError, match=r"There is no thing 'fedavg-fd'\. Did you mean 'fedavg-ft'"):
         registry.find("fedavg-fd")
+
+
+@dataclass(frozen=True)
+class Wide:
+    """A thing without bounds of its own."""
+
+    count: int = option(1, "how many")
+    rate: float | None = option(None, "how fast")
+    widths: tuple[int, ...] = option((1,), "how wide each", at_least=1, at_most=9)
+    name: str = option("", "what it is called")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"rate": float(x)} for x in ("nan", "inf", "-inf", "1e13")),
+        *({"count": n} for n in (10**13, -(10**400), 10**5000, True, float("nan"), "nan", {}, [])),
+        *({"widths": w} for w in ([0], [1, 10], [float("inf")], 5, "5")),
+        *({"name": n} for n in ("a" * 5000, "a\0", "\ud800", 5)),
+    ],
+)
+def test_what_no_option_can_be_is_refused_in_words(values):
+    with pytest.raises(FedTailorError, match="is not allowed: expected") as error:
+        build(Wide, values, "x")
+    assert len(str(error.value)) < 300
+
+
+def test_a_name_that_is_no_text_is_refused():
+    things: Registry = Registry("thing")
+    things.register("wide")(Wide)
+    for name in (5, None, ["wide"], Wide):
+        with pytest.raises(FedTailorError, match=r"thing = .* is not a name\. Known: wide\."):
+            things.build(name, {})
+    with pytest.raises(FedTailorError, match="does not exist"):
+        things.find("a" * 3000 + ".py")

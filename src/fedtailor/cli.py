@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.logging import RichHandler
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from fedtailor import __version__
@@ -29,6 +29,7 @@ from fedtailor.experiment.onboarding import onboard as join_late
 from fedtailor.experiment.pretrain import plan, pretrain
 from fedtailor.methods import methods
 from fedtailor.nets import nets
+from fedtailor.printable import printable
 from fedtailor.registry import Registry
 from fedtailor.report.commands import report, watch
 from fedtailor.report.pictures import accuracy_picture
@@ -36,7 +37,7 @@ from fedtailor.report.progress import download_progress
 from fedtailor.report.reproduction import listing
 from fedtailor.report.results import read_result, read_results
 from fedtailor.report.tables import comparison_csv, comparison_table
-from fedtailor.report.terminal import curve
+from fedtailor.report.terminal import PrintableFormatter, Terminal, curve
 from fedtailor.report.tracking import Tracker
 from fedtailor.reproduce import Study
 from fedtailor.reproduce import show as show_comparison
@@ -51,7 +52,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Fetch data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
-console = Console(highlight=False)
+console = Terminal()
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key=value …]", show_default=False)]
 Out = Annotated[Path | None, typer.Option("--out", help="folder for the results (default: a new one below runs/)")]
@@ -241,7 +242,10 @@ def onboard(
     """
     simulation = finished_simulation(run)
     newcomer = join_late(simulation, read_newcomer(run, [*data_words(data), *(words or [])]))
-    save_file({name: t.contiguous().clone() for name, t in newcomer.model.state_dict().items()}, out)
+    try:
+        save_file({name: t.contiguous().clone() for name, t in newcomer.model.state_dict().items()}, out)
+    except (OSError, SafetensorError) as error:
+        raise FedTailorError(f"The model could not be written to '{out}' ({error}). Choose another --out.") from None
     console.print(f"A new client of {simulation.method.name} {simulation.method.new_client}.")
     if newcomer.after.total:
         console.print(
@@ -330,16 +334,14 @@ def _seeds(text: str) -> list[int]:
 
 def main() -> None:
     """Entry point: a user's mistake is told in words, never as a traceback."""
-    logging.basicConfig(
-        level=logging.WARNING,
-        format="%(message)s",
-        handlers=[RichHandler(console=console, show_path=False, show_time=False)],
-    )
+    handler = RichHandler(console=console, show_path=False, show_time=False)
+    handler.setFormatter(PrintableFormatter("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     try:
         app()
     except FedTailorError as error:
-        Console(stderr=True, highlight=False).print("[bold red]Error:[/bold red] ", end="")
-        print(error, file=sys.stderr)
+        Terminal(stderr=True).print("Error: ", style="bold red", end="")
+        print(printable(error, lines=True), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)

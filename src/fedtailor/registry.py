@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import pydantic
 
 from fedtailor.errors import FedTailorError, nearest
 
 T = TypeVar("T")
+
+_UNWRITABLE = re.compile("[\\0\ud800-\udfff]")  # half a character comes from a word that is no UTF-8
+MOST = 1e12  # of any number whose option has no bound of its own
+LONGEST = 4096  # characters of any text, as of a path
 
 
 def option(
@@ -29,7 +35,7 @@ def option(
     above: float | None = None,
     at_most: float | None = None,
 ) -> Any:
-    """A dataclass field with a meaning and bounds."""
+    """A dataclass field with a meaning and bounds; those of a tuple hold for each of its entries."""
     bounds = {"ge": at_least, "gt": above, "le": at_most}
     metadata = {"meaning": meaning, "bounds": {k: v for k, v in bounds.items() if v is not None}}
     if isinstance(default, list | dict):
@@ -79,20 +85,47 @@ def _adapter(cls: type, name: str) -> pydantic.TypeAdapter[Any]:
     field = next(f for f in _fields(cls) if f.name == name)
     bounds = field.metadata.get("bounds", {})
     hint = get_type_hints(cls)[name]
-    return pydantic.TypeAdapter(Annotated[hint, pydantic.Field(**bounds)] if bounds else hint)
+    if bounds and get_origin(hint) is tuple:
+        hint = tuple[Annotated[get_args(hint)[0], pydantic.Field(**bounds)], ...]  # type: ignore[misc]
+    elif bounds:
+        hint = Annotated[hint, pydantic.Field(**bounds)]
+    return pydantic.TypeAdapter(hint, config=pydantic.ConfigDict(allow_inf_nan=False))
 
 
 def _checked(cls: type, field: dataclasses.Field, value: Any, key: str) -> Any:
+    hint = get_type_hints(cls)[field.name]
     try:
-        return _adapter(cls, field.name).validate_python(value)
-    except pydantic.ValidationError:
-        expected = _type_name(get_type_hints(cls)[field.name], field)
-        choices = getattr(get_type_hints(cls)[field.name], "__args__", ())
-        hint = nearest(value, [c for c in choices if isinstance(c, str)]) if isinstance(value, str) else ""
+        checked = _adapter(cls, field.name).validate_python(value)
+        if isinstance(value, bool) and not isinstance(checked, bool):
+            raise ValueError("not true or false")
+        _refuse_absurd(checked, field)
+        return checked
+    except (ValueError, OverflowError) as error:
+        absurd = "" if isinstance(error, pydantic.ValidationError) else f" and {error}"
+        near = nearest(value, [c for c in get_args(hint) if isinstance(c, str)]) if isinstance(value, str) else ""
         meaning = field.metadata.get("meaning", "")
         raise FedTailorError(
-            f"{key} = {value!r} is not allowed: expected {expected}{f' ({meaning})' if meaning else ''}.{hint}"
+            f"{key} = {shortened(value)} is not allowed: expected {_type_name(hint, field)}{absurd}"
+            f"{f' ({meaning})' if meaning else ''}.{near}"
         ) from None
+
+
+def _refuse_absurd(value: Any, field: dataclasses.Field) -> None:
+    """What no option is, if it has no bound of its own: a number beyond all use, or a text that no file or screen could hold."""
+    for one in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(one, int | float) and abs(one) > MOST and "le" not in field.metadata.get("bounds", {}):
+            raise ValueError(f"≤ {MOST:g}")
+        if isinstance(one, str) and (len(one) > LONGEST or _UNWRITABLE.search(one)):
+            raise ValueError(f"at most {LONGEST:,} characters of Unicode, none of them NUL")
+
+
+def shortened(value: object) -> str:
+    """A value as it was given, for an error; of a long one its beginning."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python writes
+        return "a number of thousands of digits"
+    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def _fields(cls: type) -> list[dataclasses.Field]:
@@ -136,22 +169,26 @@ class Registry(Generic[T]):
 
         return add
 
-    def find(self, name: str) -> type[T]:
+    def find(self, name: Any) -> type[T]:
         """The class called `name`; a path to a .py file is imported and what it registers is taken."""
+        if not isinstance(name, str):
+            raise FedTailorError(
+                f"{self.kind} = {shortened(name)} is not a name. Known: {', '.join(sorted(self.classes))}."
+            )
         if name.endswith(".py"):
             return self._from_file(Path(name))
         known = self.aliases.get(_plain(name))
         if known is None:
             raise FedTailorError(
-                f"There is no {self.kind} '{name}'.{nearest(_plain(name), self.aliases)} Known: {', '.join(sorted(self.classes))}."
+                f"There is no {self.kind} {shortened(name)}.{nearest(_plain(name), self.aliases)} Known: {', '.join(sorted(self.classes))}."
             )
         return self.classes[known]
 
-    def build(self, name: str, values: Mapping[str, Any], where: str | None = None) -> T:
+    def build(self, name: Any, values: Mapping[str, Any], where: str | None = None) -> T:
         return build(self.find(name), values, self.kind if where is None else where)
 
     def _from_file(self, path: Path) -> type[T]:
-        if not path.is_file():
+        if not os.path.isfile(path):  # unlike Path.is_file, it takes any text
             raise FedTailorError(f"The {self.kind} file '{path}' does not exist (looked in {Path.cwd()}).")
         module_name = f"fedtailor_user_{path.stem}"
         before = dict(self.classes)

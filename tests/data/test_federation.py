@@ -4,9 +4,10 @@ import pytest
 import torch
 from PIL import Image
 
+import fedtailor.data.sources  # noqa: F401
 from fedtailor.data.federation import Federation
 from fedtailor.data.partitions.iid import Iid
-from fedtailor.data.pool import Pool
+from fedtailor.data.pool import Pool, sources
 from fedtailor.data.split import ClientData, Split
 from fedtailor.errors import FedTailorError
 
@@ -250,3 +251,70 @@ def test_repr_reads_well():
         "  training samples a client: smallest 3, median 3, largest 3",
         "  classes a client:          smallest 2, median 2, largest 2",
     ]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_are_told_in_memory_mapped_files_too(tmp_path, bad):
+    x, y = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32), np.arange(40) % 2
+    x[17, 1] = bad
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    pool = sources.build("arrays", {"path": str(tmp_path)}).read(tmp_path)
+    assert isinstance(pool.x, np.memmap)
+    with pytest.raises(
+        FedTailorError, match=r"1 of .* samples in the t.* part of client .* hold NaN or infinite values"
+    ):
+        Federation.from_pool(pool, "iid", 3)
+
+
+def test_a_memory_mapped_file_is_looked_through_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedtailor.data.federation.PIECE", 3 * 4 * 5)  # five samples at a time
+    x, y = np.ones((40, 3), np.float32), np.arange(40) % 2
+    x[[3, 38]] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    with pytest.raises(FedTailorError, match="2 of 40 samples"):
+        Federation.from_pool(Pool(np.load(tmp_path / "x.npy", mmap_mode="r"), y, 2), Iid(test_share=0.0), 1)
+
+
+def test_a_client_is_found_by_number_or_name():
+    part = (np.ones((4, 2), np.float32), np.array([0, 1, 0, 1]))
+    federation = Federation.from_clients({"north": part, "south": part, "3": part})
+    assert [federation.number(c) for c in (0, np.int64(1), "south", "3")] == [0, 1, 1, 2]
+    for client, says in (
+        ("nort", "There is no client 'nort'. Did you mean 'north'? They are 0 to 2, or by name: north, south, 3."),
+        (3, "There is no client 3. They are 0 to 2"),
+        (-1, "There is no client -1."),
+        (1.5, "There is no client 1.5."),
+        (None, "There is no client None."),
+    ):
+        with pytest.raises(FedTailorError) as error:
+            federation.number(client)
+        assert says in str(error.value)
+
+
+def test_samples_that_hold_nothing_are_refused():
+    with pytest.raises(FedTailorError, match="its samples hold nothing"):
+        Federation.from_clients([(np.ones((4, 0), np.float32), np.array([0, 1, 0, 1]))])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"clients": "x"}, "clients = 'x' is not allowed: expected a whole number"),
+        ({"classes": 1.5}, "classes = 1.5 is not allowed: expected a whole number"),
+        ({"classes": 10**9}, "FEDTAILOR_MAX_CLASSES"),
+        ({"partition": 5}, "partition = 5 is not a name"),
+        ({"partition": Iid}, "partition = .* is not a name"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_told(options, says):
+    with pytest.raises(FedTailorError, match=says):
+        Federation.from_arrays(*images(), **options)
+
+
+def test_tables_that_cannot_be_read_are_told():
+    twice = pd.DataFrame([[1, 2, 3]], columns=["a", "a", "b"])
+    lists = pd.DataFrame({"a": [1, 2], "b": [[1], [2]], "c": ["x", "y"]})
+    for table, says in ((5, "not a int"), (twice, "more than one column 'a'"), (lists, "must be words or numbers")):
+        with pytest.raises(FedTailorError, match=says):
+            Federation.from_table(table, client="c", label="b")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -141,3 +143,62 @@ def test_a_partition_seed_keeps_the_partition_while_seeds_change():
 
 def test_the_address_of_ray_may_be_dotted():
     assert Config.load(words=["engine=ray", "ray.address=auto"]).settings.ray_address == "auto"
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("method.name=5", "method = 5 is not a name"),
+        ("data.name=[1]", r"data = \[1\] is not a name"),
+        ("net.name={a=1}", "net = .* is not a name"),
+        ("device=meta", "device = 'meta' is not available"),
+        ("device=5", "device = 5 is not allowed"),
+        ("device=nonsense", "device = 'nonsense' is not available"),
+        ("lr=nan", "lr = nan is not allowed"),
+        ("lr=inf", "lr = inf is not allowed"),
+        ("rounds=1e30", "rounds = 1e.30 is not allowed: expected int ≥ 1 and ≤ 1e.06"),
+        ("threads=100000", "threads = 100000 is not allowed"),
+        ("workers=1e9", "workers = 1000000000.0 is not allowed"),
+        ("clients=1e9", "clients = .* is not allowed"),
+        ("net.hidden=100000", "net.hidden = 100000 is not allowed"),
+        ("rounds=" + "9" * 5000, "rounds = .* is not allowed"),
+        ("rounds=" + "[" * 5000, "rounds = .* is not allowed"),
+        ("lr=0.1\nrounds=7", "lr = .* is not allowed"),
+    ],
+)
+def test_absurd_words_are_refused_in_words(word, says):
+    with pytest.raises(FedTailorError, match=says):
+        Config.load(None, ["net=cnn", word])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"method = 5",
+        b"[[method]]\nname = 'fedavg'",
+        b"[method.name]\nx = 1",
+        b"\xff\xfe",
+        b"a = " + b"[" * 9000,
+        b"seed = " + b"9" * 9000,
+    ],
+)
+def test_absurd_files_are_refused_in_words(tmp_path, content):
+    (tmp_path / "c.toml").write_bytes(content)
+    with pytest.raises(FedTailorError):
+        Config.load(tmp_path / "c.toml")
+
+
+def test_a_path_that_cannot_be_one_is_refused_in_words(tmp_path):
+    for path in (tmp_path, tmp_path / ("a" * 300), "/dev/zero"):
+        with pytest.raises(FedTailorError, match=r"does not exist|is not a file"):
+            Config.load(Path(path))
+    for path in ("a" * 300, "~nobody-of-that-name/x"):
+        with pytest.raises(FedTailorError, match="does not exist"):
+            Config.load(None, ["data=table", f"data.path={path}"]).federation()
+    assert Config.load(None, ["data.root=~nobody-of-that-name"]).to_toml()
+
+
+def test_a_delete_character_survives_the_config_file(tmp_path):
+    config = Config.load(None, ["data=table", "data.label=a\x7f\x1bb"])
+    (tmp_path / "c.toml").write_text(config.to_toml())
+    assert Config.load(tmp_path / "c.toml").data.label == "a\x7f\x1bb"

@@ -177,3 +177,25 @@ def test_wrong_settings_are_named(federation):
         Simulation(federation, "fedavg", NET, round=3)
     with pytest.raises(FedTailorError, match="Did you mean 'fedrep'"):
         Simulation(federation, "fedrap", NET)
+
+
+def test_clients_by_name_and_folders_as_text(federation, tmp_path):
+    named = Federation.from_clients(
+        {n: (c.train.x, c.train.y, c.test.x, c.test.y) for n, c in zip("abcd", federation.clients, strict=True)}
+    )
+    simulation = Simulation(named, "fedrep", "mlp", rounds=1, engine="inline").run()
+    assert torch.equal(simulation.state("c")["head"], simulation.state(2)["head"])
+    one, two = (simulation.personal(client).state_dict() for client in ("c", 2))
+    assert all(torch.equal(one[name], two[name]) for name in two)
+    simulation.save_models(str(tmp_path / "mm"))
+    assert len(list((tmp_path / "mm").iterdir())) == 4
+    with pytest.raises(FedTailorError, match="There is no client 'north'"):
+        simulation.personal("north")
+    with pytest.raises(FedTailorError, match="There is no client 4"):
+        simulation.state(4)
+
+
+def test_a_method_must_be_one(federation):
+    for method in (5, None, dict):
+        with pytest.raises(FedTailorError, match=r"method = .* is not a name"):
+            Simulation(federation, method, "mlp")

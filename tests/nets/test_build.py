@@ -92,3 +92,19 @@ class Pair(nn.Module):
 def test_what_does_not_fit_is_explained(module: nn.Module | str, task: Task, message: str) -> None:
     with pytest.raises(FedTailorError, match=message):
         build_net(module, task)
+
+
+def test_a_class_or_a_thing_that_is_no_net_is_refused_in_words():
+    task = Task((5,), 3)
+    with pytest.raises(FedTailorError, match=r"net is the class Linear: give an instance of it, Linear\(…\)"):
+        build_net(nn.Linear, task)
+    for thing in (5, None, lambda x: x):
+        with pytest.raises(FedTailorError, match=r"net must be a net's name or a torch\.nn\.Module, but is of type"):
+            build_net(thing, task)
+
+
+def test_looking_at_a_nets_size_changes_no_number():
+    before = torch.get_rng_state()
+    one, two = (build_net("mlp", Task((5,), 3), seed=3).all.vector for _ in range(2))
+    assert torch.equal(one, two)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,5 +1,6 @@
 import os
 import pickle
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,21 @@ def test_resnet_starts_from_a_file(path: Path) -> None:
         resnet.build(Task((1, 16, 16), 5))
     with pytest.raises(FedTailorError, match=r"unexpected: bn1\.running_mean"):
         nets.build("resnet18", {"weights": str(path), "norm": "group"}).build(Task((3, 16, 16), 5))
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".pth"])
+def test_weights_that_are_no_numbers_are_refused(tmp_path, ending):
+    broken = nn.Linear(3, 2).state_dict()
+    broken["weight"][0, 0] = float("nan")
+    path = tmp_path / f"w{ending}"
+    safetensors.torch.save_file(broken, path) if ending == ".safetensors" else torch.save(broken, path)
+    with pytest.raises(FedTailorError, match=rf"w{ending}' holds NaN or infinite values in weight"):
+        load_weights(nn.Linear(3, 2), path)
+
+
+def test_an_archive_of_weights_that_unpacks_to_too_much(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedtailor.limits.GB", 10**6)
+    with zipfile.ZipFile(tmp_path / "w.pth", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/0", bytes(5 * 10**6))
+    with pytest.raises(FedTailorError, match=r"w\.pth': 5\.0 GB where the limit is 4 GB"):
+        load_weights(nn.Linear(3, 2), tmp_path / "w.pth")

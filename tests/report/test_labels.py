@@ -65,3 +65,8 @@ def test_plot_saves_and_leaves_pyplot_alone(tmp_path):
     assert Image.open(tmp_path / "p.png").width > 400
     assert figure.axes
     assert not _pylab_helpers.Gcf.figs
+
+
+@pytest.mark.parametrize("name", ["$\\foo{$", "\ud800", "\x1b[2J", "a\x00b"])
+def test_any_name_can_be_drawn(name):
+    label_figure(np.array([[1, 2], [3, 4]]), (name, "b")).canvas.draw()

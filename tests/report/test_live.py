@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack, suppress
 from threading import Thread
 
 import pytest
 
 from fedtailor.errors import FedTailorError
+from fedtailor.report import live
 from fedtailor.report.live import serve
 
 
@@ -92,3 +97,65 @@ def test_ctrl_c_ends_it_cleanly(make_run):
         watch.send_signal(signal.SIGINT)
         out, err = watch.communicate(timeout=30)
     assert (watch.returncode, out, err) == (0, "Watch ended.\n", "")
+
+
+@pytest.fixture
+def address(make_run, monkeypatch):
+    """The watch with little patience and room for two."""
+    monkeypatch.setattr(live, "PATIENCE", 0.3)
+    monkeypatch.setattr(live, "MOST_AT_ONCE", 2)
+    server = serve([make_run("a")], "fedtailor watch a")
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server.server_address
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "])
+def test_a_half_open_connection_is_closed(address, said, capfd):
+    with socket.create_connection(address, timeout=20) as half:
+        half.sendall(said)
+        assert half.recv(100) == b""
+    assert capfd.readouterr().err == ""
+
+
+def test_a_byte_now_and_then_does_not_keep_it_open(address):
+    with socket.create_connection(address, timeout=20) as slow:
+        left = next((k for k in range(200) if not _dripped(slow)), None)
+    assert left is not None
+
+
+def _dripped(connection: socket.socket) -> bool:
+    time.sleep(0.05)
+    try:
+        connection.sendall(b"G")
+    except ConnectionError:
+        return False
+    return True
+
+
+def test_more_than_a_few_at_once_are_hung_up_on_and_may_come_again(address):
+    with ExitStack() as held:
+        for _ in range(2):
+            held.enter_context(socket.create_connection(address, timeout=20))
+        time.sleep(0.1)
+        with socket.create_connection(address, timeout=20) as third:
+            began = time.monotonic()
+            with suppress(ConnectionError):
+                assert third.recv(1) == b""
+            assert time.monotonic() - began < 10
+    time.sleep(0.5)
+    with urllib.request.urlopen(f"http://127.0.0.1:{address[1]}/", timeout=20) as reply:
+        assert reply.status == 200
+
+
+def test_whoever_leaves_in_the_middle_is_not_a_traceback(address, capfd):
+    for _ in range(2):
+        gone = socket.create_connection(address, timeout=20)
+        gone.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.close()  # with a reset
+        time.sleep(0.2)
+    assert capfd.readouterr().err == ""

@@ -6,6 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from fedtailor.errors import FedTailorError
+from fedtailor.limits import check_bytes, check_count
 
 Array = np.ndarray | Tensor
 
@@ -15,6 +16,8 @@ def as_samples(x: Array, where: str) -> np.ndarray:
     found = as_type(_numpy(x, where), where)
     if found.ndim < 2:
         raise FedTailorError(f"{where} has shape {found.shape}: expected one row a sample, such as (n, features).")
+    if 0 in found.shape[1:]:
+        raise FedTailorError(f"{where} has shape {found.shape}: its samples hold nothing.")
     if found.dtype == np.uint8:
         return _channels_first(found)
     if found.dtype.kind == "i":
@@ -34,12 +37,13 @@ def as_samples(x: Array, where: str) -> np.ndarray:
 def as_type(x: np.ndarray, where: str) -> np.ndarray:
     """The array itself if its type is compact, else converted; what cannot be samples is refused."""
     kind, size = x.dtype.kind, x.dtype.itemsize
-    if x.dtype in (np.uint8, np.float32) or kind == "i":
+    if x.dtype in (np.uint8, np.float32) or (kind == "i" and x.dtype.isnative):
         return x
-    if kind == "f":
-        return np.asarray(x).astype(np.float32)
-    if kind == "u" and size < 8:
-        return np.asarray(x).astype(np.int32 if size == 2 else np.int64)
+    target = {"f": "float32", "i": f"int{8 * size}", "u": "" if size == 8 else "int32" if size == 2 else "int64"}
+    if target.get(kind):
+        check_bytes(x.size * np.dtype(target[kind]).itemsize, where)
+        with np.errstate(over="ignore"):  # what becomes infinite is told of where samples are checked
+            return np.asarray(x).astype(target[kind])
     raise FedTailorError(
         f"{where} has values of type {x.dtype}, which cannot be trained on. Convert it to float32, or to uint8 for images."
     )
@@ -57,6 +61,7 @@ def as_labels(y: Array, where: str) -> np.ndarray:
         )
     if len(found) and found.min() < 0:
         raise FedTailorError(f"{where} has labels below 0 (down to {found.min()}): expected whole numbers from 0.")
+    check_count(int(found.max(initial=0)) + 1, "CLASSES", where)
     return found.astype(np.int64)
 
 

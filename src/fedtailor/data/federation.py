@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -19,7 +20,8 @@ from fedtailor.data.partition import Partition, hold_out, partitions
 from fedtailor.data.partitions.natural import Natural
 from fedtailor.data.pool import Pool, data_root
 from fedtailor.data.split import ClientData, Elsewhere, Split, dtype_word, shape_words
-from fedtailor.errors import FedTailorError
+from fedtailor.errors import FedTailorError, nearest
+from fedtailor.limits import check_bytes, check_count
 from fedtailor.nets.architecture import Task
 from fedtailor.randomness import numpy_stream
 from fedtailor.registry import build
@@ -27,6 +29,8 @@ from fedtailor.registry import build
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+PIECE = 1 << 24  # bytes of samples looked through at a time
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -50,6 +54,9 @@ class Federation:
     def __post_init__(self) -> None:
         if not self.clients:
             raise FedTailorError("A federation needs at least one client.")
+        check_count(self.classes, "CLASSES", "The federation")
+        check_count(self.vocabulary, "TOKENS", "The federation")
+        check_bytes(8 * len(self.clients) * self.classes, "The table of who holds which labels (clients × classes)")
         name, times = Counter(client.name for client in self.clients).most_common(1)[0]
         if times > 1:
             raise FedTailorError(f"{times} clients are called '{name}'. Give each its own name.")
@@ -70,11 +77,11 @@ class Federation:
         cls, pool: Pool, partition: str | Partition = "dirichlet", clients: int = 20, seed: int = 0, **options: Any
     ) -> Federation:
         """Deal a pool to clients; `options` are those of a partition given by name. A memory-mapped pool is shared, not copied."""
-        if isinstance(partition, str):
+        if not isinstance(partition, Partition):
             partition = partitions.build(partition, options)
         elif options:
             raise FedTailorError(f"Give {', '.join(options)} to the partition itself: it is made already.")
-        deal = partition.deal(pool, clients, numpy_stream(seed, "partition"))
+        deal = partition.deal(pool, _count(clients, "clients"), numpy_stream(seed, "partition"))
         x, y = as_type(pool.x, "the data set"), torch.from_numpy(pool.y.astype(np.int64))
         whole = _mapped(x) if isinstance(x, np.memmap) else None
 
@@ -112,7 +119,9 @@ class Federation:
         if len(labels) == 0:
             raise FedTailorError("The arrays are empty: there is no sample to deal.")
         found = int(labels.max()) + 1
-        pool = Pool(samples, labels, found if classes is None else classes, vocabulary=vocabulary(samples))
+        pool = Pool(
+            samples, labels, found if classes is None else _count(classes, "classes"), vocabulary=vocabulary(samples)
+        )
         return cls.from_pool(pool, partition, clients, seed, **options)
 
     @classmethod
@@ -127,7 +136,7 @@ class Federation:
         """From each client's own arrays: (x, y), of which `test_share` at random becomes its test part, or (x, y, x_test, y_test)."""
         if isinstance(parts, Mapping):
             names, parts = list(parts), list(parts.values())
-        names = list(_numbered(len(parts)) if names is None else names)
+        names = [str(name) for name in (_numbered(len(parts)) if names is None else names)]
         if len(names) != len(parts):
             raise FedTailorError(f"There are {len(parts)} clients but {len(names)} names.")
         if not 0 <= test_share <= 0.9:
@@ -186,6 +195,18 @@ class Federation:
     def at_hand(self) -> bool:
         """Whether the clients' samples are on this machine."""
         return not any(isinstance(client.train, Elsewhere) for client in self.clients)
+
+    def number(self, client: int | str) -> int:
+        """The number of a client that is given by its number or its name."""
+        names = [c.name for c in self.clients]
+        if isinstance(client, str) and client in names:
+            return names.index(client)
+        if isinstance(client, str):
+            raise FedTailorError(f"There is no client '{client}'.{nearest(client, names)} {_range(names)}")
+        try:
+            return range(len(names)).index(operator.index(client))
+        except (TypeError, ValueError):
+            raise FedTailorError(f"There is no client {client!r}. {_range(names)}") from None
 
     @property
     def sizes(self) -> np.ndarray:
@@ -259,16 +280,34 @@ def _check(split: Split, where: str, federation: Federation, dtype: torch.dtype)
     low, high = int(split.y.min()), int(split.y.max())
     if low < 0 or high >= federation.classes:
         raise FedTailorError(f"Labels must lie in 0..{federation.classes - 1}, but {where} has {low} to {high}.")
-    if split.rows is None and split.x.is_floating_point():
-        bad = int((~split.x.isfinite()).flatten(1).any(dim=1).sum())
+    if split.x.is_floating_point():
+        bad = sum(int((~piece.isfinite()).flatten(1).any(dim=1).sum()) for piece in _pieces(split))
         if bad:
             raise FedTailorError(
                 f"{bad} of {len(split)} samples in {where} hold NaN or infinite values. Mend or drop them."
             )
 
 
+def _pieces(split: Split) -> Iterator[Tensor]:
+    """The samples, so many at a time that a memory-mapped pool larger than memory can be looked through."""
+    count = max(1, PIECE // max(1, split.x[0].nbytes if len(split.x) else 1))
+    for start in range(0, len(split), count):
+        yield split.take(torch.arange(start, min(start + count, len(split))))
+
+
+def _count(number: Any, what: str) -> int:
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise FedTailorError(f"{what} = {number!r} is not allowed: expected a whole number.") from None
+
+
 def _numbered(count: int) -> tuple[str, ...]:
     return tuple(f"client-{i:0{len(str(count - 1))}d}" for i in range(count))
+
+
+def _range(names: Sequence[str]) -> str:
+    return f"They are 0 to {len(names) - 1}, or by name: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}."
 
 
 def _spread(values: np.ndarray) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import struct
 import tempfile
+import warnings
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +15,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from fedtailor.data.npy import map_npy
 from fedtailor.errors import FedTailorError
 
+# What Pillow may take a file for, whatever its name says: it knows formats that start other programs, such as Ghostscript.
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 
 
@@ -26,11 +32,9 @@ def decoded(files: Sequence[Path], root: Path, size: int, channels: int) -> np.n
         kept = _writable(folders) / name
         _decode_into(kept, files, size, channels)
     try:
-        return np.load(kept, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise FedTailorError(
-            f"The decoded images {kept} are damaged ({error}). Delete that file and try again."
-        ) from None
+        return map_npy(kept)
+    except FedTailorError as error:
+        raise FedTailorError(f"The decoded images are damaged: {error} Delete that file and try again.") from None
 
 
 def pixels(image: Image.Image, name: str, size: int, channels: int) -> np.ndarray:
@@ -50,7 +54,19 @@ def pixels(image: Image.Image, name: str, size: int, channels: int) -> np.ndarra
 
 
 # What Pillow raises for files that are cut off, are no images, or claim an absurd size.
-_BROKEN = (OSError, SyntaxError, ValueError, EOFError, zlib.error, Image.DecompressionBombError)
+_BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+)
+_BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 
 
 def _unreadable(name: str, error: Exception) -> FedTailorError:
@@ -59,8 +75,14 @@ def _unreadable(name: str, error: Exception) -> FedTailorError:
 
 def _open(file: Path, size: int, channels: int) -> np.ndarray:
     try:
-        with Image.open(file) as image:
-            return pixels(image, str(file), size, channels)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file, formats=FORMATS) as image:
+                return pixels(image, str(file), size, channels)
+    except _BOMBS:
+        raise FedTailorError(
+            f"{file} has more pixels than the limit of {Image.MAX_IMAGE_PIXELS:,}. Make the image smaller first."
+        ) from None
     except _BROKEN as error:
         raise _unreadable(str(file), error) from None
 
@@ -68,6 +90,12 @@ def _open(file: Path, size: int, channels: int) -> np.ndarray:
 def _decode_into(target: Path, files: Sequence[Path], size: int, channels: int) -> None:
     """Write all pixels to a temporary name and rename it when complete: a reader never meets half a file."""
     first = _open(files[0], size, channels)
+    needed, free = len(files) * first.nbytes, shutil.disk_usage(target.parent).free
+    if needed > free:
+        raise FedTailorError(
+            f"Decoded, the {len(files):,} images take {needed / 1e9:,.1f} GB, but {target.parent} has {free / 1e9:,.1f} GB left. "
+            "Make room, set data.root to another folder, or data.size to a smaller size."
+        )
     handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -11,13 +11,14 @@ import math
 import pickletools
 import re
 import struct
-import tokenize
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 
+from fedtailor.data.npy import read_header, read_npy
 from fedtailor.errors import FedTailorError
+from fedtailor.limits import check_bytes
 
 _PUSHED = re.compile(r"(BIN)?INT[12]?|LONG[14]?|(BIN)?FLOAT|(SHORT_)?(BIN)?(STRING|BYTES|UNICODE)8?|BYTEARRAY8")
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
@@ -28,6 +29,8 @@ _KNOWN = re.compile(
     r"|builtins\.(bytes|bytearray|set|frozenset)"
 )
 _DTYPE = re.compile(r"b1|[iu][1248]|f(2|4|8|16)|c(8|16|32)|[SUV]\d{1,9}|O8?")
+OBJECT = 256  # bytes of the small object that one instruction may make, with its places in stack and memo
+CHECKED = 1024  # instructions from one look at the limit to the next
 _SCALARS = (str, bytes, int, float, type(None), np.generic)
 
 
@@ -41,21 +44,12 @@ def read_pickle(data: bytes, origin: str) -> Any:
 
 def read_object_npy(data: bytes, origin: str) -> np.ndarray:
     """The array of an .npy file's bytes, also where its entries are Python objects and so pickled."""
-    stream = io.BytesIO(data)
-    try:
-        version = np.lib.format.read_magic(stream)
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        if version not in readers:
-            raise ValueError(f"unknown version {version}")
-        shape, fortran, dtype = readers[version](stream)
-        rest = data[stream.tell() :]
-        if not dtype.hasobject:
-            return _array(rest[: math.prod(shape) * dtype.itemsize], dtype, shape, "F" if fortran else "C")
-    except (ValueError, TypeError, EOFError, OverflowError, SyntaxError, tokenize.TokenError) as error:
-        raise FedTailorError(f"{origin} is damaged or not an .npy file ({error}).") from None
-    value = read_pickle(rest, origin)
-    if not isinstance(value, np.ndarray) or value.shape != shape:
-        raise FedTailorError(f"{origin} is damaged: it should hold an array of shape {shape}.")
+    header = read_header(io.BytesIO(data), len(data), origin)
+    if not header.dtype.hasobject:
+        return read_npy(data, origin)
+    value = read_pickle(data[header.start :], origin)
+    if not isinstance(value, np.ndarray) or value.shape != header.shape:
+        raise FedTailorError(f"{origin} is damaged: it should hold an array of shape {header.shape}.")
     return value
 
 
@@ -85,9 +79,11 @@ class _Machine:
         self.budget = len(data)
 
     def run(self) -> Any:
-        for opcode, argument, _ in pickletools.genops(self.data):
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(self.data)):
             if opcode.name == "STOP":
                 break
+            if count % CHECKED == 0:
+                check_bytes(count * OBJECT, self.origin)
             self.step(opcode.name, argument)
         return _plain(self.pop())
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedtailor.errors import FedTailorError
+from fedtailor.limits import check_count
 from fedtailor.registry import Registry
 
 
@@ -40,6 +41,8 @@ class Pool:
         for what, column in (("x", self.x), ("owner", self.owner), ("test", self.test)):
             if column is not None and len(column) != n:
                 raise FedTailorError(f"The data set has {n} labels but {len(column)} entries in '{what}'.")
+        check_count(self.classes, "CLASSES", "The data set")
+        check_count(self.vocabulary, "TOKENS", "The data set")
         if self.y.min() < 0 or self.y.max() >= self.classes:
             raise FedTailorError(
                 f"Labels must lie in 0..{self.classes - 1}, but the data set has labels from {self.y.min()} to {self.y.max()}."
@@ -84,11 +87,10 @@ sources: Registry[Source] = Registry("data")
 
 def data_root(configured: str = "") -> Path:
     """Where data sets are looked for: the config's data.root, else FEDTAILOR_DATA, else a cache folder."""
-    if configured:
-        return Path(configured).expanduser()
-    if os.environ.get("FEDTAILOR_DATA"):
-        return Path(os.environ["FEDTAILOR_DATA"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "fedtailor"
+    named = configured or os.environ.get("FEDTAILOR_DATA")
+    if named:
+        return Path(os.path.expanduser(named))  # unlike Path.expanduser, it takes any text
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME", "~/.cache"))) / "fedtailor"
 
 
 def missing(name: str, looked: list[Path], how: str = "") -> FedTailorError:

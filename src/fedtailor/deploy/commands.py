@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from fedtailor.attended import new_folder, wrap_up
 from fedtailor.deploy.folder import HERE, DeployFolder
@@ -25,12 +24,13 @@ from fedtailor.experiment.folder import RunFolder
 from fedtailor.experiment.onboarding import data_words
 from fedtailor.experiment.run import polite_stop
 from fedtailor.report.progress import RunProgress
+from fedtailor.report.terminal import Terminal
 
 if TYPE_CHECKING:
     from fedtailor.deploy.server import Headquarters
 
 app = typer.Typer(help="Real federations over the network, carried by Flower (extra 'flower').", no_args_is_help=True)
-console = Console(highlight=False)
+console = Terminal()
 
 JOINING = 120.0  # seconds for a new site on this machine to start
 

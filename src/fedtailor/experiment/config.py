@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from fedtailor.data.partition import Partition, partitions
 from fedtailor.data.partitions.natural import Natural
 from fedtailor.data.pool import Pool, Source, data_root, sources
 from fedtailor.data.proxy import with_proxy
+from fedtailor.data.sources.files import file_bytes
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.learning.protocol import Protocol
 from fedtailor.methods import Method, methods
@@ -35,15 +37,15 @@ FILES = ("path", "weights", "root")  # options that name a file or folder
 class Settings(Protocol):
     """The plain keys of a config: the protocol, and how the run itself is done."""
 
-    clients: int = option(0, "number of clients (0: as many as the data names, else 20)", at_least=0)
+    clients: int = option(0, "number of clients (0: as many as the data names, else 20)", at_least=0, at_most=10**6)
     partition_seed: int | None = option(
-        None, "seed of the draw of samples and of their partition (none: the run's seed)", at_least=0
+        None, "seed of the draw of samples and of their partition (none: the run's seed)", at_least=0, at_most=2**63 - 1
     )
     engine: Literal["auto", "inline", "processes", "ray"] = option(
         "auto",
         "who serves the clients: this process, one process for each core, Ray actors, or the faster of the first two (equal numbers)",
     )
-    workers: int = option(0, "worker processes or Ray actors (0: one for each core)", at_least=0)
+    workers: int = option(0, "worker processes or Ray actors (0: one for each core)", at_least=0, at_most=1024)
     ray_address: str = option(
         "", "host:port of the Ray cluster to join, or auto (none: Ray is started on this machine)"
     )
@@ -143,11 +145,11 @@ class Config:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    if not os.path.exists(path):  # unlike Path.exists, it takes any text
+        raise FedTailorError(f"The config file '{path}' does not exist.")
     try:
-        return tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise FedTailorError(f"The config file '{path}' does not exist.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(file_bytes(path).decode())
+    except (ValueError, RecursionError) as error:
         raise FedTailorError(f"The config file '{path}' is not valid TOML: {error}.") from None
 
 
@@ -189,9 +191,9 @@ def method_words(text: str) -> list[str]:
     return [f"method={name}", *(f"method.{word}" for word in given.split(",") if word)]
 
 
-def _table(value: str | Mapping[str, Any]) -> dict[str, Any]:
+def _table(value: Any) -> dict[str, Any]:
     """`method = "fedrep"` is short for a table with only a name."""
-    return {"name": value} if isinstance(value, str) else dict(value)
+    return dict(value) if isinstance(value, Mapping) else {"name": value}
 
 
 def _chosen(kind: str, tables: dict[str, dict[str, Any]], default: str) -> Any:
@@ -214,15 +216,16 @@ def options_of(cls: type) -> list[str]:
 def _given(part: Any) -> dict[str, Any]:
     """The options that have a value; files are named in full, so that a config runs from any folder."""
     given = {k: v for k, v in dataclasses.asdict(part).items() if v is not None}
-    return {k: str(Path(v).resolve()) if k in FILES and v and Path(v).exists() else v for k, v in given.items()}
+    return {k: str(Path(v).resolve()) if k in FILES and v and os.path.exists(v) else v for k, v in given.items()}
 
 
 def _parse(text: str) -> Any:
     """A TOML value if it is one, else the text itself."""
     try:
-        return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+        read = tomllib.loads(f"v = {text}")
+    except (ValueError, RecursionError):
         return text
+    return read["v"] if len(read) == 1 else text  # a line break in the text may have begun another key
 
 
 def toml_value(value: Any) -> str:
@@ -232,4 +235,6 @@ def toml_value(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
-    return json.dumps(str(value), ensure_ascii=False)
+    return json.dumps(str(value), ensure_ascii=False).replace(
+        "\x7f", "\\u007f"
+    )  # JSON takes it as it is, TOML does not

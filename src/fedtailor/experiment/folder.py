@@ -19,6 +19,7 @@ from fedtailor.experiment.ledger import Ledger
 from fedtailor.experiment.simulation import Record, Simulation
 from fedtailor.learning.scoring import Score
 from fedtailor.nets.weights import provenance
+from fedtailor.printable import cell
 
 
 class RunFolder:
@@ -135,7 +136,7 @@ class RunFolder:
             s = simulation.scores.get(i, Score())
             sums = [sum(b for (c, d, _), b in moved.items() if c == i and d == way) for way in ("up", "down")]
             quality = (f"{s.accuracy!r}", f"{s.loss / s.total!r}") if s.total else ("", "")
-            name = '"' + data.name.replace('"', '""') + '"'
+            name = '"' + cell(data.name).replace('"', '""') + '"'
             lines.append(",".join(map(str, (i, name, len(data.train), s.total, *quality, *sums))))
         replace_text(self.path / "clients.csv", "\n".join(lines) + "\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +48,10 @@ def as_member(newcomer: Federation, seen: Federation) -> Federation:
         raise FedTailorError(
             f"The newcomer's samples have shape {newcomer.shape}, but the run was trained on {seen.shape}."
         )
+    if newcomer.vocabulary > seen.vocabulary:
+        raise FedTailorError(
+            f"The newcomer has token ids up to {newcomer.vocabulary - 1}, but the run knows {seen.vocabulary} of them."
+        )
     if newcomer.labels and seen.labels:
         unknown = [name for name in newcomer.labels if name not in seen.labels]
         if unknown:
@@ -88,8 +93,9 @@ def data_words(data: str) -> list[str]:
     if not data:
         return []
     path = Path(data)
-    kind = {".csv": "table", ".parquet": "table", ".npz": "arrays"}.get(path.suffix)
-    if kind is None and not path.is_dir():
+    ending = path.suffix if path.suffix != ".gz" else "".join(path.suffixes[-2:])
+    kind = {".csv": "table", ".csv.gz": "table", ".parquet": "table", ".npz": "arrays"}.get(ending)
+    if kind is None and not os.path.isdir(path):  # unlike Path.is_dir, it takes any text
         return [f"data={data}"]
     if kind is None:
         kind = "arrays" if (path / "x.npy").exists() else "folder"

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
@@ -71,7 +72,7 @@ class Simulation:
             raise FedTailorError(f"Give either a protocol or its options ({', '.join(settings)}), not both.")
         self.federation = federation
         self.protocol = protocol or build(Protocol, settings)
-        self.method = methods.build(method, {}) if isinstance(method, str) else method
+        self.method = method if isinstance(method, Method) else methods.build(method, {})
         worker = Worker(federation, self.method, net, head, self.protocol)
         if isinstance(engine, str):
             engine = start_engine(engine, worker, workers, ray_address)
@@ -250,17 +251,18 @@ class Simulation:
 
     # -- looking at it ----------------------------------------------------------------------------------------------------------
 
-    def state(self, client: int) -> State:
-        """A client's private state."""
-        return self.engine.state(client)
+    def state(self, client: int | str) -> State:
+        """A client's private state; the client is given by number or name."""
+        return self.engine.state(self.federation.number(client))
 
-    def personal(self, client: int) -> nn.Module:
-        """A client's personal model now, as an independent plain module."""
-        return self.engine.personal(self.round, client, self._send(client))
+    def personal(self, client: int | str) -> nn.Module:
+        """A client's personal model now, as an independent plain module; the client is given by number or name."""
+        number = self.federation.number(client)
+        return self.engine.personal(self.round, number, self._send(number))
 
-    def save_models(self, folder: Path) -> None:
+    def save_models(self, folder: str | PathLike[str]) -> None:
         """Save every client's personal model as it is now."""
-        self.engine.save_models(self.round, self.everyone, self._send, folder)
+        self.engine.save_models(self.round, self.everyone, self._send, Path(folder))
 
     def restore(self, round: int, server: State, clients: Mapping[int, State], metrics: list[Record]) -> None:
         """Go back to the end of a round, as a checkpoint kept it."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedtailor.registry import Registry
+from fedtailor.registry import Registry, check
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,9 @@ class Architecture(ABC):
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        check(self, "net")
 
     @abstractmethod
     def build(self, task: Task) -> nn.Module: ...

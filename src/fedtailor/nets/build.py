@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
 
 from fedtailor.errors import FedTailorError
+from fedtailor.limits import check_bytes
 from fedtailor.nets.architecture import Architecture, Task, nets
 from fedtailor.nets.split import Net, check_cut
 from fedtailor.randomness import seeded
@@ -27,6 +29,9 @@ def build_net(
 
     A module of one's own is copied and keeps the weights it has.
     """
+    if not isinstance(architecture, nn.Module):
+        architecture = _architecture(architecture)
+        _check_size(architecture, task, dtype)
     with seeded(seed, "net"):
         module = _module(architecture, task).to(device=device, dtype=dtype)
         example = _example(task, dtype, device)
@@ -35,12 +40,32 @@ def build_net(
     return Net(module, head, carry_buffers=carry_buffers)
 
 
-def _module(architecture: Architecture | str | nn.Module, task: Task) -> nn.Module:
-    if isinstance(architecture, nn.Module):
-        return copy.deepcopy(architecture)
-    if isinstance(architecture, str):
-        architecture = nets.build(architecture, {})
-    return architecture.build(task)
+def _architecture(asked: Architecture | str) -> Architecture:
+    if isinstance(asked, str):
+        return nets.build(asked, {})
+    if isinstance(asked, type):
+        raise FedTailorError(f"net is the class {asked.__name__}: give an instance of it, {asked.__name__}(…).")
+    if not isinstance(asked, Architecture):
+        raise FedTailorError(f"net must be a net's name or a torch.nn.Module, but is of type {type(asked).__name__}.")
+    return asked
+
+
+def _check_size(architecture: Architecture, task: Task, dtype: torch.dtype) -> None:
+    """Refuse a net of absurd size before memory is taken for it: on the device meta, tensors have shapes and no values."""
+    if getattr(architecture, "weights", ""):
+        return  # it is as large as its file, which is there to be read
+    size = 0
+    with (
+        suppress(RuntimeError),
+        seeded(0, "size"),
+        torch.device("meta"),
+    ):  # a build that looks at values cannot be sized
+        size = sum(p.numel() for p in architecture.build(task).parameters())
+    check_bytes(size * dtype.itemsize, f"The net {architecture}")
+
+
+def _module(architecture: Architecture | nn.Module, task: Task) -> nn.Module:
+    return copy.deepcopy(architecture) if isinstance(architecture, nn.Module) else architecture.build(task)
 
 
 def _example(task: Task, dtype: torch.dtype, device: torch.device | str) -> Tensor:

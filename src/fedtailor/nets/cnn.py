@@ -66,9 +66,9 @@ class CNN(Architecture):
 
     paper: ClassVar[str] = "McMahan et al., 2017"
 
-    conv1: int = option(32, "channels of the first convolution", at_least=1)
-    conv2: int = option(64, "channels of the second convolution", at_least=1)
-    hidden: int = option(512, "width of the hidden linear layer, the features", at_least=1)
+    conv1: int = option(32, "channels of the first convolution", at_least=1, at_most=2**16)
+    conv2: int = option(64, "channels of the second convolution", at_least=1, at_most=2**16)
+    hidden: int = option(512, "width of the hidden linear layer, the features", at_least=1, at_most=2**16)
 
     def build(self, task: Task) -> nn.Module:
         require(self, task, "images", SMALLEST)

@@ -40,9 +40,11 @@ class CNN1D(Architecture):
 
     paper: ClassVar[str] = "Ronao and Cho, 2016"
 
-    width: int = option(32, "channels of the first convolution; the second has twice as many", at_least=1)
-    kernel: int = option(9, "time steps a convolution sees", at_least=1)
-    hidden: int = option(128, "width of the hidden linear layer, the features", at_least=1)
+    width: int = option(
+        32, "channels of the first convolution; the second has twice as many", at_least=1, at_most=2**16
+    )
+    kernel: int = option(9, "time steps a convolution sees", at_least=1, at_most=2**10)
+    hidden: int = option(128, "width of the hidden linear layer, the features", at_least=1, at_most=2**16)
 
     def build(self, task: Task) -> nn.Module:
         require(self, task, "series", smallest=4)

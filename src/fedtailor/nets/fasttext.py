@@ -35,7 +35,7 @@ class FastText(Architecture):
 
     paper: ClassVar[str] = "Joulin et al., 2017"
 
-    width: int = option(32, "length of a word vector and of the features", at_least=1)
+    width: int = option(32, "length of a word vector and of the features", at_least=1, at_most=2**16)
     split_quirk: bool = option(
         False, "log-softmax on the features before the head, as the code published with FedAH has it"
     )

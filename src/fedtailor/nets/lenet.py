@@ -20,9 +20,9 @@ class LeNet(Architecture):
 
     paper: ClassVar[str] = "LeCun et al., 1998"
 
-    conv1: int = option(6, "channels of the first convolution", at_least=1)
-    conv2: int = option(16, "channels of the second convolution", at_least=1)
-    hidden: int = option(120, "width of the first linear layer", at_least=2)
+    conv1: int = option(6, "channels of the first convolution", at_least=1, at_most=2**16)
+    conv2: int = option(16, "channels of the second convolution", at_least=1, at_most=2**16)
+    hidden: int = option(120, "width of the first linear layer", at_least=2, at_most=2**16)
     linears: Literal[2, 3] = option(2, "linear layers, head included; the classical third is 0.7 × hidden wide (84)")
 
     def build(self, task: Task) -> nn.Module:
@@ -36,6 +36,6 @@ class LeNet(Architecture):
 class SmallLeNet(LeNet):
     """LeNet-5 with about a sixth of its parameters, the size of FedSimSup's supervisor."""
 
-    conv1: int = option(3, "channels of the first convolution", at_least=1)
-    conv2: int = option(7, "channels of the second convolution", at_least=1)
-    hidden: int = option(40, "width of the first linear layer", at_least=2)
+    conv1: int = option(3, "channels of the first convolution", at_least=1, at_most=2**16)
+    conv2: int = option(7, "channels of the second convolution", at_least=1, at_most=2**16)
+    hidden: int = option(40, "width of the first linear layer", at_least=2, at_most=2**16)

@@ -11,7 +11,6 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from fedtailor.errors import FedTailorError
 from fedtailor.nets.architecture import Architecture, Task, nets
 from fedtailor.nets.fitting import require
 from fedtailor.registry import option
@@ -41,11 +40,9 @@ class MLP(Architecture):
     paper: ClassVar[str] = "McMahan et al., 2017"
 
     hidden: tuple[int, ...] = option(
-        (200,), "widths of the hidden layers; none for logistic regression (an empty body)"
+        (200,), "widths of the hidden layers; none for logistic regression (an empty body)", at_least=1, at_most=2**16
     )
 
     def build(self, task: Task) -> nn.Module:
         require(self, task, "numbers")
-        if any(width < 1 for width in self.hidden):
-            raise FedTailorError(f"net.hidden = {list(self.hidden)} is not allowed: every width must be at least 1.")
         return Perceptron(math.prod(task.shape), self.hidden, task.classes)

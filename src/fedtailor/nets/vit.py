@@ -71,11 +71,14 @@ class ViT(Architecture):
     paper: ClassVar[str] = "Dosovitskiy et al., 2021"
 
     patch: int = option(
-        0, "side of a patch in pixels; 0 takes the smallest, from 2, that gives about 64 patches at most", at_least=0
+        0,
+        "side of a patch in pixels; 0 takes the smallest, from 2, that gives about 64 patches at most",
+        at_least=0,
+        at_most=2**10,
     )
-    width: int = option(64, "length of a patch's vector and of the features", at_least=1)
-    depth: int = option(4, "number of blocks", at_least=1)
-    heads: int = option(4, "attention heads; must divide width", at_least=1)
+    width: int = option(64, "length of a patch's vector and of the features", at_least=1, at_most=2**16)
+    depth: int = option(4, "number of blocks", at_least=1, at_most=2**10)
+    heads: int = option(4, "attention heads; must divide width", at_least=1, at_most=2**10)
     dropout: float = option(0.0, "share of a block's outputs dropped while training", at_least=0.0, at_most=0.9)
 
     def build(self, task: Task) -> nn.Module:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import struct
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.errors import FedTailorError
+from fedtailor.limits import check_bytes
 from fedtailor.nets.split import last_linear
 
 
@@ -21,7 +25,7 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     Only the head may differ: it keeps its own weights unless the file has them in the right shape, since the classes are usually
     others. Half-precision tensors are converted to the module's type.
     """
-    found = _read(Path(path).expanduser())
+    found = _read(Path(os.path.expanduser(path)))
     own = module.state_dict()
     prefix = last_linear(module) + "."
     head = [name for name in own if name.startswith(prefix)]
@@ -37,7 +41,7 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
 
 def provenance(path: str | Path) -> dict[str, str]:
     """Which file this is: its name, its checksum, and what a .safetensors file says about itself."""
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     with path.open("rb") as file:
         checksum = hashlib.file_digest(file, "sha256").hexdigest()
     said: dict[str, str] = {}
@@ -69,10 +73,11 @@ def _check(own: dict[str, Tensor], found: dict[str, Tensor], path: str | Path) -
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise FedTailorError(f"The weights file '{path}' does not exist (looked in {Path.cwd()}).")
     if path.suffix not in (".safetensors", ".pth", ".pt"):
         raise FedTailorError(f"'{path}' is not a weights file: expected .safetensors, .pth or .pt.")
+    check_bytes(_unpacked_size(path), f"The weights file '{path}'")
     try:
         if path.suffix == ".safetensors":
             tensors = safetensors.torch.load_file(path)
@@ -88,7 +93,19 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise FedTailorError(
             f"'{path}' is not a state_dict (names to tensors): it holds {inside}. Save the module's state_dict() alone."
         )
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise FedTailorError(f"'{path}' holds NaN or infinite values in {name}. Training cannot start from them.")
     return dict(tensors)
+
+
+def _unpacked_size(path: Path) -> int:
+    """How many bytes of tensors a file can hold: of a .pth, which is a zip archive, it is what its members say."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return sum(member.file_size for member in archive.infolist())
+    except (OSError, ValueError, LookupError, RuntimeError, zipfile.BadZipFile, struct.error):
+        return path.stat().st_size
 
 
 def _first(names: Iterable[str], most: int = 5) -> str:

@@ -12,6 +12,7 @@ import typer
 
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.folder import replace_text
+from fedtailor.printable import printable
 from fedtailor.report.beside import reproduction_sheet
 from fedtailor.report.live import HERE, serve
 from fedtailor.report.material import Material, gather
@@ -57,12 +58,12 @@ def report(
     if form is Format.html:
         out = out or runs[0] / "report.html"
         _write(out, page(sections(material, typed())))
-        typer.echo(f"Report: {out}")
+        typer.echo(printable(f"Report: {out}"))
     elif out is None:
         typer.echo(_tables(material, form), nl=False)
     else:
         _write(out, _tables(material, form))
-        typer.echo(f"Table: {out}")
+        typer.echo(printable(f"Table: {out}"))
 
 
 def watch(
@@ -76,7 +77,7 @@ def watch(
     The page is for this machine only and keeps itself up to date; Ctrl-C ends the watch, not the run.
     """
     with serve([run], typed(), port) as server:
-        typer.echo(f"Watching {run} at http://{HERE}:{server.server_port}/  (Ctrl-C ends it)")
+        typer.echo(printable(f"Watching {run} at http://{HERE}:{server.server_port}/  (Ctrl-C ends it)"))
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:

@@ -11,6 +11,8 @@ from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fedtailor.printable import drawable
+
 INK = "#1f4e79"  # one dark blue: it prints as a dark grey and needs no telling apart from other colours
 PALE = "#e3e7ec"
 # From a pale to a nearly black blue, evenly darker, so that the order is the same in grey.
@@ -44,7 +46,7 @@ def label_figure(counts: np.ndarray, labels: Sequence[str] = ()) -> Figure:
     main.xaxis.set_major_locator(_whole(25))
     main.yaxis.set_major_locator(_whole(BUBBLES[1] if as_bubbles else 12))
     if labels and classes <= BUBBLES[1]:
-        main.set_yticks(np.arange(classes), [str(name)[:24] for name in labels])
+        main.set_yticks(np.arange(classes), [drawable(str(name)[:24]) for name in labels])
     main.tick_params(labelsize=8)
     figure.suptitle("Training samples by client and class", fontsize=11)
     return figure

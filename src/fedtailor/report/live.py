@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,7 +10,8 @@ from functools import partial
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
+from socket import SHUT_RDWR
+from threading import BoundedSemaphore, Lock, Timer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -21,6 +23,8 @@ from fedtailor.report.sections import Section, sections
 
 HERE = "127.0.0.1"  # nobody else's machine can ask
 FILES = ("config.toml", "metrics.jsonl", "clients.jsonl", "status.json", "labels.json")
+PATIENCE = 10.0  # seconds for somebody to say what is wanted, and to take a page
+MOST_AT_ONCE = 32
 
 Stamp = tuple[tuple[int, int], ...]
 
@@ -51,11 +55,30 @@ class Watched:
 class Answer(BaseHTTPRequestHandler):
     """Gives the page, and the changes it asks for; to nobody who came by another name than this machine's own."""
 
+    timeout = PATIENCE  # for a reader that takes no more
+
     def __init__(self, watched: Watched, *given: Any) -> None:
         self.watched = watched
         super().__init__(*given)
 
+    def setup(self) -> None:
+        super().setup()
+        # One limit for the whole question: a byte now and then would satisfy the socket's own.
+        self._hurry = Timer(PATIENCE, self._hang_up)
+        self._hurry.daemon = True
+        self._hurry.start()
+
+    def finish(self) -> None:
+        self._hurry.cancel()
+        with suppress(OSError):
+            super().finish()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(SHUT_RDWR)
+
     def do_GET(self) -> None:
+        self._hurry.cancel()
         asked = urlsplit(self.path)
         if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in (HERE, "localhost"):
             self._send(403, "text/plain", "Ask for 127.0.0.1.")
@@ -79,7 +102,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def _send(self, code: int, kind: str, body: str) -> None:
         data = body.encode()
-        with suppress(ConnectionError):  # a tab closed while it loads is nobody's mistake
+        with suppress(OSError):  # a tab closed while it loads is nobody's mistake
             self.send_response(code)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data)))
@@ -91,12 +114,37 @@ class Answer(BaseHTTPRequestHandler):
         """A line for every question would bury what the user wants to see."""
 
 
-def serve(paths: Sequence[Path], command: str, port: int = 0) -> ThreadingHTTPServer:
+class Server(ThreadingHTTPServer):
+    """Answers a few at a time; who comes while all are being answered is hung up on, and may come again."""
+
+    def __init__(self, watched: Watched, port: int) -> None:
+        self._free = BoundedSemaphore(MOST_AT_ONCE)
+        super().__init__((HERE, port), partial(Answer, watched))
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Somebody who left in the middle is nobody's mistake; anything else is told as usual."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+def serve(paths: Sequence[Path], command: str, port: int = 0) -> Server:
     """A server, ready to be started, on this port or any free one."""
     watched = Watched(paths, command)
     watched.now()  # a folder without a run is told before anything is served
     try:
-        return ThreadingHTTPServer((HERE, port), partial(Answer, watched))
+        return Server(watched, port)
     except (OSError, OverflowError) as error:
         raise FedTailorError(
             f"Port {port} cannot be used ({error}). Choose another with --port, or 0 for any."

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedtailor.printable import drawable
 from fedtailor.report.groups import by_method
 from fedtailor.report.results import Result
 
@@ -25,7 +26,7 @@ WIDEST = 26  # letters of a line of a method's name
 
 def accuracy_picture(results: Sequence[Result], path: Path) -> None:
     """Left: the clients' mean accuracy over rounds, a band for the spread over seeds. Right: every client's own accuracy."""
-    groups = {fill(name, WIDEST): runs for name, runs in by_method(results).items()}
+    groups = {fill(drawable(name), WIDEST): runs for name, runs in by_method(results).items()}
     figure = Figure(figsize=(10.5, max(4.2, 2.4 + 0.24 * len(groups))), layout="constrained")
     rounds, clients = figure.subplots(1, 2, width_ratios=(1.15, 1))
     draw_curves(rounds, groups)

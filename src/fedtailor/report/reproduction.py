@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 
 from rich.table import Table
@@ -13,6 +11,7 @@ from fedtailor.experiment.folder import replace_text
 from fedtailor.papers.comparison import Comparison, Entry
 from fedtailor.papers.measures import MEASURES
 from fedtailor.papers.presets import Preset, presets
+from fedtailor.report.tables import write_csv
 
 HEADER = ("method", "measured", "published", "difference", "rank", "published rank")
 FIELDS = (
@@ -74,17 +73,15 @@ def as_markdown(comparison: Comparison) -> str:
 
 
 def as_csv(comparison: Comparison) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(FIELDS)
+    rows: list[tuple[object, ...]] = [FIELDS]
     for name in comparison.preset.columns:
         for entry, ranks in zip(comparison.column(name), comparison.ranks(name), strict=True):
             cell = entry.cell
             told = cell.number.value if cell.number else ""
             numbers = (entry.measured, entry.measured_std, len(entry.values), told, cell.published_std)
             about = (MEASURES[cell.measure].title, comparison.scale or FULL, entry.gap)
-            writer.writerow((name, cell.row, *numbers, entry.difference, *ranks, *about))
-    return text.getvalue()
+            rows.append((name, cell.row, *numbers, entry.difference, *ranks, *about))
+    return write_csv(rows)
 
 
 def gaps_of(comparison: Comparison) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ from textwrap import fill
 import numpy as np
 from rich.table import Table
 
+from fedtailor.printable import cell
 from fedtailor.report.groups import by_method
 from fedtailor.report.material import Material
 from fedtailor.report.results import Result
@@ -126,8 +127,9 @@ def comparison_numbers(material: Material) -> str:
 
 
 def write_csv(rows: Iterable[Sequence[object]]) -> str:
+    """Rows as CSV in which no text can be a formula or a command of the terminal."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows([cell(v) if isinstance(v, str) else v for v in row] for row in rows)
     return text.getvalue()
 
 

@@ -1,12 +1,35 @@
-"""Curves for a terminal, drawn in braille dots."""
+"""The terminal: words that come from files cannot command it, and curves are drawn in braille dots."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from fedtailor.printable import printable
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bits of a braille cell: four rows, two columns
+
+
+class Terminal(Console):
+    """A console that shows text as it is: no markup in it, and control characters as what they are called."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text, lines=True), **options)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Log messages without control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), lines=True)
 
 
 def curve(values: Sequence[float], width: int = 60, height: int = 8) -> str:

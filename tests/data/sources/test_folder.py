@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -198,3 +199,33 @@ def test_folders_that_are_not(tmp_path: Path) -> None:
         read(tmp_path, path="flat")
     with pytest.raises(FedTailorError, match=r"0.png is not a folder"):
         read(tmp_path, path="flat/0.png")
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.tif"])
+def test_only_image_formats_are_opened(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*given: Any) -> None:
+        raise AssertionError("Ghostscript was started")
+
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", never)
+    (tmp_path / "x" / "cat").mkdir(parents=True)
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
+    (tmp_path / "x" / "cat" / name).write_bytes(eps)
+    with pytest.raises(FedTailorError, match=rf"{name} cannot be read as an image"):
+        read(tmp_path, path="x")
+
+
+def test_an_image_of_too_many_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw(tmp_path / "x" / "cat" / "a.png", (15, 10))
+    for most in (100, 50):  # Pillow warns of the one and raises for the other
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
+        with pytest.raises(
+            FedTailorError, match=rf"a\.png has more pixels than the limit of {most}\. Make the image smaller"
+        ):
+            read(tmp_path, path="x")
+
+
+def test_images_that_do_not_fit_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw(tmp_path / "x" / "cat" / "a.png")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10))
+    with pytest.raises(FedTailorError, match=r"Decoded, the 1 images take .*Make room"):
+        read(tmp_path, path="x")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import tokenize
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fedtailor.data.compact import as_samples
+from fedtailor.data.npy import map_npy, read_npy
 from fedtailor.data.pool import Pool, Source, sources
-from fedtailor.data.sources.files import check_labels, encoded, located, token_ids
+from fedtailor.data.sources.files import check_labels, encoded, located, token_ids, zip_members
 from fedtailor.errors import FedTailorError
+from fedtailor.limits import check_count
 from fedtailor.registry import option
 
 
@@ -37,26 +36,11 @@ class Arrays(Source):
 
 def read_arrays(place: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file or of a folder of .npy files, by name."""
-    try:
-        if place.is_dir():
-            return {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in sorted(place.glob("*.npy"))}
-        loaded = np.load(place, allow_pickle=False)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise ValueError("one array, where x and y were expected")
-        with loaded as archive:
-            return {name: archive[name] for name in archive.files}
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        KeyError,
-        SyntaxError,
-        tokenize.TokenError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        reason = "it holds pickled Python objects, which are never loaded" if "allow_pickle" in str(error) else error
-        raise FedTailorError(f"{place} cannot be read as NumPy arrays: {reason}.") from None
+    if place.is_dir():
+        return {file.stem: map_npy(file) for file in sorted(place.glob("*.npy"))}
+    if place.suffix == ".npy":
+        raise FedTailorError(f"{place} cannot be read: it is one array, where x and y were expected.")
+    return {name.removesuffix(".npy"): read_npy(data, f"{place} ({name})") for name, data in zip_members(place).items()}
 
 
 def arrays_pool(place: Path, arrays: dict[str, np.ndarray]) -> Pool:
@@ -72,6 +56,7 @@ def arrays_pool(place: Path, arrays: dict[str, np.ndarray]) -> Pool:
     if y.dtype.kind not in "iu":
         raise FedTailorError(f"{place}: y must be whole numbers from 0, but is of type {y.dtype}.")
     classes = int(y.max(initial=0)) + 1
+    check_count(classes, "CLASSES", f"{place}: y")
     check_labels(y, classes, place)
     owner, owners = (None, ()) if client is None else encoded(client.tolist())
     channels = x.shape[1] if x.ndim == 4 else 1
@@ -81,8 +66,14 @@ def arrays_pool(place: Path, arrays: dict[str, np.ndarray]) -> Pool:
         classes,
         owner=owner,
         owners=owners,
-        test=None if test is None else test.astype(bool),
+        test=None if test is None else _flags(test, place),
         mean=(0.5,) * channels,
         std=(0.5,) * channels,
         vocabulary=token_ids(x, place),
     )
+
+
+def _flags(test: np.ndarray, place: Path) -> np.ndarray:
+    if test.dtype.kind not in "biuf" or not np.isin(test, (0, 1)).all():
+        raise FedTailorError(f"{place}: test must be true or false (or 1 or 0) for each sample.")
+    return test.astype(bool)

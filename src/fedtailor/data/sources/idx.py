@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import math
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -12,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedtailor.data.pool import Pool, Source, missing, sources
-from fedtailor.data.sources.files import check_labels, file_bytes
+from fedtailor.data.sources.files import check_labels, unpacked_bytes
 from fedtailor.errors import FedTailorError
 
 UNSIGNED_BYTE = 8
@@ -20,12 +18,7 @@ UNSIGNED_BYTE = 8
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
     """The unsigned bytes of an IDX file, gzipped or not, as an array of so many dimensions."""
-    data = file_bytes(path)
-    if data[:2] == b"\x1f\x8b":
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise FedTailorError(f"{path} is damaged: {error}. Get it again.") from None
+    data = unpacked_bytes(path)
     start = 4 + 4 * dimensions
     if len(data) < start or data[:2] != b"\0\0":
         raise FedTailorError(f"{path} is not an IDX file, or only its beginning. Get it again.")

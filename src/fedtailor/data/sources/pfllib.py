@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,9 @@ import numpy as np
 
 from fedtailor.data.pickles import read_object_npy
 from fedtailor.data.pool import Pool, Source, sources
-from fedtailor.data.sources.files import check_labels, file_bytes, located, token_ids
+from fedtailor.data.sources.files import check_labels, file_bytes, located, token_ids, zip_members
 from fedtailor.errors import FedTailorError
+from fedtailor.limits import check_bytes, check_count
 from fedtailor.registry import option
 
 
@@ -35,7 +34,11 @@ class PflLib(Source):
         if not files:
             raise FedTailorError(f"{top} is not a PFLlib folder: it has no train/0.npz.")
         clients = sorted({client for client, _, _ in files})
-        read = [read_client(file) for *_, file in files]
+        read, size = [], 0
+        for *_, file in files:
+            read.append(read_client(file))
+            size += read[-1][0].nbytes
+            check_bytes(size, top)
         sizes = [len(y) for _, y in read]
         x, y = _joined([x for x, _ in read], top), np.concatenate([y for _, y in read])
         classes = _classes(top / "config.json") or int(y.max()) + 1
@@ -71,30 +74,28 @@ def _classes(config: Path) -> int:
         raise FedTailorError(f"{config} is not a JSON object ({error}).") from None
     if type(classes) is not int or classes < 0:
         raise FedTailorError(f"{config}: num_classes = {classes!r} is not a count.")
+    check_count(classes, "CLASSES", config)
     return classes
 
 
 def read_client(file: Path) -> tuple[np.ndarray, np.ndarray]:
     """The samples and labels of one client's file."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            arrays: dict[str, Any] = {
-                Path(name).stem: read_object_npy(archive.read(name), f"{file} ({name})") for name in archive.namelist()
-            }
-    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise FedTailorError(f"{file} is cut off, damaged or not an .npz file ({error}).") from None
+    arrays: dict[str, Any] = {
+        Path(name).stem: read_object_npy(data, f"{file} ({name})") for name, data in zip_members(file).items()
+    }
     if "data" in arrays and arrays["data"].dtype == object and arrays["data"].shape == ():
         arrays = arrays["data"].item() if isinstance(arrays["data"].item(), dict) else {}
     if "x" not in arrays or "y" not in arrays:
         raise FedTailorError(f"{file} holds no x and y: it is not a client's file of PFLlib.")
     try:
-        x, y = _compact(np.array(_listed(arrays["x"]))), np.array(_listed(arrays["y"]))
+        x, y = _compact(np.array(_listed(arrays["x"])), file), np.array(_listed(arrays["y"]))
     except (ValueError, TypeError) as error:
         raise FedTailorError(f"{file}: its samples do not have one shape ({error}).") from None
     if y.ndim != 1 or y.dtype.kind not in "iu" or x.ndim < 2 or x.dtype.kind not in "iuf" or len(x) != len(y):
         raise FedTailorError(
             f"{file}: x has shape {x.shape} of {x.dtype} and y {y.shape} of {y.dtype}; y must label every row of x."
         )
+    check_count(int(y.max(initial=0)) + 1, "CLASSES", file)
     return x, y.astype(np.int64)
 
 
@@ -102,11 +103,12 @@ def _listed(values: Any) -> Any:
     return values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values
 
 
-def _compact(x: np.ndarray) -> np.ndarray:
+def _compact(x: np.ndarray, file: Path) -> np.ndarray:
     """Bytes stay bytes, measurements become float32, and token ids int32."""
-    if x.dtype == np.uint8:
-        return x
-    return x.astype(np.float32 if x.dtype.kind == "f" else np.int32) if x.dtype.kind in "iuf" else x
+    if x.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # what becomes infinite is told of where samples are checked
+            return x.astype(np.float32)
+    return x.astype(np.int32) if token_ids(x, file) else x
 
 
 def _joined(pieces: list[np.ndarray], top: Path) -> np.ndarray:

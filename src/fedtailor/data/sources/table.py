@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedtailor.data.pool import Pool, Source, sources
-from fedtailor.data.sources.files import encoded, located
+from fedtailor.data.sources.files import encoded, file_bytes, located, unpacked_bytes
 from fedtailor.errors import FedTailorError, nearest
+from fedtailor.limits import GB, check_bytes, check_count, limit_bytes, too_large
 from fedtailor.registry import option
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "validation")
+VALUE = 8  # bytes of a value in a data frame
+BATCH = 4096  # rows of a Parquet file read at a time
 
 
 @sources.register("table", "csv", "parquet")
@@ -25,7 +29,7 @@ TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "validation")
 class Table(Source):
     """Your own table in a CSV or Parquet file; words become one column a value, numbers are standardised over the whole table."""
 
-    path: str = option("", "the .csv or .parquet file")
+    path: str = option("", "the .csv, .csv.gz or .parquet file")
     label: str = option("label", "the column to predict")
     client: str = option("", "the column that names the owner of a row; empty: rows have no owner")
     features: tuple[str, ...] = option((), "the columns to predict from; empty: all other columns of numbers")
@@ -57,17 +61,52 @@ class Table(Source):
 
 
 def read_table(file: Path) -> pd.DataFrame:
-    """The data frame in a CSV or Parquet file."""
-    import pandas as pd  # here, since it takes long to import and most runs read no table
-
+    """The data frame in a CSV file, gzipped or not, or in a Parquet file."""
     try:
-        if file.suffix.lower() in (".parquet", ".pq"):
-            return pd.read_parquet(file, engine="pyarrow")
-        return pd.read_csv(file)
+        return _parquet(file) if file.suffix.lower() in (".parquet", ".pq") else _csv(file)
+    except FedTailorError:
+        raise
     except ImportError:
         raise FedTailorError(f"Reading {file} needs pyarrow:  pip install 'fedtailor[parquet]'") from None
     except Exception as error:  # a damaged file makes the two parsers raise errors of many kinds
         raise FedTailorError(f"{file} cannot be read as a table ({error}).") from None
+
+
+def _csv(file: Path) -> pd.DataFrame:
+    import pandas as pd  # here, since it takes long to import and most runs read no table
+
+    data = unpacked_bytes(file)
+    first = pd.read_csv(io.BytesIO(data), nrows=1)
+    # Short rows are filled up to the first one's width, so a few bytes a row can become many columns.
+    rows = data.count(b"\n") + data.count(b"\r") + 1
+    check_bytes(rows * (first.shape[1] + first.index.nlevels) * VALUE, file)
+    return pd.read_csv(io.BytesIO(data))
+
+
+def _parquet(file: Path) -> pd.DataFrame:
+    """Read in batches, so that a file which unfolds to more than it says is left in time.
+
+    Texts stay dictionaries until they are in the frame: a long one that a million rows share is kept once.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    data = file_bytes(file)
+    opened = parquet.ParquetFile(pa.BufferReader(data))
+    schema, said = opened.schema_arrow, opened.metadata
+    check_bytes(max(0, said.num_rows) * len(schema) * VALUE, file)
+    check_bytes(sum(said.row_group(i).total_byte_size for i in range(said.num_row_groups)), file)
+    texts = [
+        field.name for field in schema if field.type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    ]
+    batches, size = [], 0
+    for batch in parquet.ParquetFile(pa.BufferReader(data), read_dictionary=texts).iter_batches(BATCH):
+        batches.append(batch)
+        size += batch.nbytes
+        if size > limit_bytes():
+            raise too_large(file, "it unfolds to more", "GB")
+    frame = pa.Table.from_batches(batches, batches[0].schema if batches else schema).to_pandas()
+    return frame.astype(dict.fromkeys((name for name in texts if name in frame), object))
 
 
 def table_pool(
@@ -85,6 +124,11 @@ def table_pool(
     Means and variances are taken over all rows together, as a study can do but real sites cannot: there, standardise each
     site's table beforehand and pass standardize=False.
     """
+    if not hasattr(frame, "columns"):
+        raise FedTailorError(f"A table is a data frame or the path of a file, not a {type(frame).__name__}.")
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise FedTailorError(f"{origin} has more than one column '{twice}'. Give each its own name.")
     if frame.empty:
         raise FedTailorError(f"{origin} has no rows.")
     special = [column for column in (label, client, split) if column]
@@ -101,7 +145,17 @@ def table_pool(
         raise FedTailorError(f"The label column '{label}' cannot be a feature too.")
     if not used:
         raise FedTailorError(f"{origin} has no column of numbers beside '{label}'; name columns in data.features.")
+    widths = [1 if _is_number(frame[column]) else frame[column].nunique() for column in used]
+    if sum(widths) * len(frame) * VALUE > limit_bytes():
+        widest = used[int(np.argmax(widths))]
+        raise too_large(
+            f"{origin}: {len(frame):,} rows with a column for each of the {max(widths):,} different texts in '{widest}'",
+            "more",
+            "GB",
+            -(-sum(widths) * len(frame) * VALUE // GB),
+        )
     y, labels = encoded(frame[label].tolist())
+    check_count(len(labels), "CLASSES", f"{origin}: column '{label}'")
     owner, owners = encoded(frame[client].tolist()) if client else (None, ())
     return Pool(
         np.concatenate([_feature(frame, column, standardize, origin) for column in used], axis=1),
@@ -132,7 +186,9 @@ def _feature(frame: pd.DataFrame, column: str, standardize: bool, origin: str) -
         raise _missing_values(frame, column, origin)
     if not _is_number(values):
         codes, names = encoded(values.astype(str).tolist())
-        return np.eye(len(names), dtype=np.float32)[codes]
+        columns = np.zeros((len(codes), len(names)), np.float32)
+        columns[np.arange(len(codes)), codes] = 1
+        return columns
     numbers = values.to_numpy(np.float64)
     if not np.isfinite(numbers).all():
         raise FedTailorError(f"{origin}: column '{column}' has infinite values.")

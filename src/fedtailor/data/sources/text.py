@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from fedtailor.data.pool import Pool, Source, missing, sources
-from fedtailor.data.sources.files import encoded, located
+from fedtailor.data.sources.files import encoded, located, unpacked_bytes
 from fedtailor.errors import FedTailorError
+from fedtailor.limits import check_bytes
 from fedtailor.registry import option
 
 PADDING, UNKNOWN = 0, 1
@@ -43,6 +45,7 @@ def text_pool(
     owners: tuple[str, ...] = (),
 ) -> Pool:
     """Texts as a pool of token ids, cut or padded to `length`; only the training part decides the vocabulary."""
+    check_bytes(4 * len(texts) * length, f"{len(texts):,} texts of {length:,} tokens")
     documents = [tokens(text) for text in texts]
     kept = documents if test is None else [d for d, held_out in zip(documents, test, strict=True) if not held_out]
     ids = vocabulary_of(kept, vocabulary)
@@ -56,20 +59,19 @@ def read_rows(file: Path, columns: Sequence[str]) -> list[tuple[str, str]]:
     """(label, text) of each row. `columns` name the label's and the texts' columns in a header; without, the label comes first."""
     rows: list[tuple[str, str]] = []
     try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream, strict=True)
-            where = _positions(next(reader, []), columns, file) if columns else None
-            width = 0
-            for row in reader:
-                width = width or len(row)
-                if len(row) != width or width < 2:
-                    raise FedTailorError(
-                        f"{file}, line {reader.line_num}: {len(row)} columns where {max(width, 2)} or more, the same in every row, "
-                        "were expected. The file is cut off or not a CSV file."
-                    )
-                picked = [row[i] for i in where] if where else row
-                rows.append((picked[0].strip(), " ".join(picked[1:])))
-    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        reader = csv.reader(io.StringIO(unpacked_bytes(file).decode("utf-8-sig"), newline=""), strict=True)
+        where = _positions(next(reader, []), columns, file) if columns else None
+        width = 0
+        for row in reader:
+            width = width or len(row)
+            if len(row) != width or width < 2:
+                raise FedTailorError(
+                    f"{file}, line {reader.line_num}: {len(row)} columns where {max(width, 2)} or more, the same in every row, "
+                    "were expected. The file is cut off or not a CSV file."
+                )
+            picked = [row[i] for i in where] if where else row
+            rows.append((picked[0].strip(), " ".join(picked[1:])))
+    except (csv.Error, UnicodeDecodeError) as error:
         raise FedTailorError(f"{file} cannot be read as CSV text ({error}).") from None
     if not rows:
         raise FedTailorError(f"{file} holds no rows.")
