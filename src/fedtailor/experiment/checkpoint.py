@@ -44,15 +44,16 @@ def save(folder: Path, checkpoint: Checkpoint, oldest: int | None = None) -> Non
     final = folder / f"round-{checkpoint.round:06d}"
     draft = folder / f".draft-{checkpoint.round:06d}"
     with writing(final):
-        for left in folder.glob(".draft-*"):  # by a kill
-            shutil.rmtree(left)
+        _clear(folder)
         draft.mkdir(parents=True)
         write_tensors(draft / "server.safetensors", checkpoint.server)
         flat = {f"{client}/{name}": t for client, state in checkpoint.clients.items() for name, t in state.items()}
         write_tensors(draft / "clients.safetensors", flat)
         _write_meta(draft, checkpoint)
         flush(draft)
-        drop_after(folder, checkpoint.round - 1)
+        for round, path in _rounds(folder).items():
+            if round >= checkpoint.round:
+                _remove(path)
         draft.rename(final)
         flush(folder)
         rounds = _rounds(folder)
@@ -67,10 +68,12 @@ def save(folder: Path, checkpoint: Checkpoint, oldest: int | None = None) -> Non
 
 
 def drop_after(folder: Path, round: int) -> None:
-    """Remove the checkpoints of later rounds."""
-    for later, path in _rounds(folder).items():
-        if later > round:
-            _remove(path)
+    """Remove the checkpoints of later rounds, and what a kill left of others."""
+    with writing(folder):
+        _clear(folder)
+        for later, path in _rounds(folder).items():
+            if later > round:
+                _remove(path)
 
 
 def oldest_round(folder: Path) -> int:
@@ -98,6 +101,12 @@ def _rounds(folder: Path) -> dict[int, Path]:
     """The checkpoints that were written to their end, in the order of rounds."""
     numbered = ((path.name.removeprefix("round-"), path) for path in folder.glob("round-*"))
     return dict(sorted((int(number), path) for number, path in numbered if number.isdecimal()))
+
+
+def _clear(folder: Path) -> None:
+    """Remove drafts that a kill left."""
+    for left in folder.glob(".draft-*"):
+        shutil.rmtree(left)
 
 
 def _remove(path: Path) -> None:

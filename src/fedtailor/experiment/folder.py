@@ -66,7 +66,6 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         replace_text(self.config, config.to_toml())
-        self.write_versions(config)
         self.status("running", 0)
 
     def write_versions(self, config: Config) -> None:

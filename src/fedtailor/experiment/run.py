@@ -61,6 +61,7 @@ def start(
         folder = RunFolder(draft.place)
         folder.write_config(config)
         simulation = build(config)
+        folder.write_versions(config)
         folder.begin(simulation)
         draft.publish()
         folder = RunFolder(path)
