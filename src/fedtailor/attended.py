@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.folder import RunFolder
-from fedtailor.experiment.run import Stop, Watch, polite_stop, resume, start
+from fedtailor.experiment.run import Stop, Watch, is_finished, polite_stop, resume, start
 from fedtailor.experiment.simulation import Record
 from fedtailor.report.logged import logged_picture
 from fedtailor.report.pictures import accuracy_picture
@@ -28,6 +28,11 @@ def run_into(
 
 
 def carry_on(folder: Path, console: Console, *, quiet: bool = False, track: Tracker | None = None) -> None:
+    if is_finished(RunFolder.open(folder)):
+        if not quiet:
+            console.print(f"The run in {folder} is finished already: nothing is left to do.", soft_wrap=True)
+        wrap_up(folder, console, quiet=quiet, fresh=False)
+        return
     config = Config.load(RunFolder.open(folder).config)
     _attended(config, folder, partial(resume, folder), console, quiet, track)
 
@@ -52,11 +57,13 @@ def _attended(
     wrap_up(folder, console, quiet=quiet)
 
 
-def wrap_up(folder: Path, console: Console, *, quiet: bool = False) -> None:
-    """Draw a run's pictures, and unless it should be quiet show its table and say where everything is."""
+def wrap_up(folder: Path, console: Console, *, quiet: bool = False, fresh: bool = True) -> None:
+    """Draw a run's pictures, or if it is not `fresh` those that are missing, and unless it should be quiet show its table."""
     result = read_result(folder)
-    accuracy_picture([result], folder / "accuracy.png")
-    logged_picture(result, folder / "logged.png")
+    if fresh or not (folder / "accuracy.png").exists():
+        accuracy_picture([result], folder / "accuracy.png")
+    if fresh or not (folder / "logged.png").exists():
+        logged_picture(result, folder / "logged.png")
     if result.state == "interrupted":
         console.print(f"Interrupted. Carry on with:  fedtailor run --resume {folder}", soft_wrap=True)
         raise typer.Exit(130)

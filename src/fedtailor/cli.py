@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # python -m fedtailor.cli: by the same way as the command, before PyTorch is imported below
+    from fedtailor.__main__ import main as begin
+
+    begin()
+
+import errno
 import logging
 import re
 import sys
@@ -11,8 +17,6 @@ from typing import Annotated
 
 import typer
 from rich.logging import RichHandler
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from fedtailor import __version__
 from fedtailor.attended import carry_on, new_folder, run_into
@@ -21,12 +25,14 @@ from fedtailor.data.download import get as download
 from fedtailor.data.partition import partitions
 from fedtailor.data.pool import data_root, sources
 from fedtailor.deploy.commands import app as deploy_app
+from fedtailor.engines.base import save_module
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config, method_words
 from fedtailor.experiment.folder import RunFolder
 from fedtailor.experiment.onboarding import data_words, finished_simulation, read_newcomer
 from fedtailor.experiment.onboarding import onboard as join_late
 from fedtailor.experiment.pretrain import plan, pretrain
+from fedtailor.files import replace_text
 from fedtailor.methods import methods
 from fedtailor.nets import nets
 from fedtailor.printable import printable
@@ -53,6 +59,8 @@ data_app = typer.Typer(help="Fetch data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
 console = Terminal()
+
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO)  # not a bug of ours
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key=value …]", show_default=False)]
 Out = Annotated[Path | None, typer.Option("--out", help="folder for the results (default: a new one below runs/)")]
@@ -135,7 +143,7 @@ def compare(
             carry_on(cell, console, quiet=True)
     results = [read_result(cell) for cell, _ in plans]
     accuracy_picture(results, folder / "accuracy.png")
-    (folder / "table.csv").write_text(comparison_csv(results))
+    replace_text(folder / "table.csv", comparison_csv(results))
     console.print(comparison_table(results))
     console.print(
         f"Table: {folder / 'table.csv'}\nPicture: {folder / 'accuracy.png'}\nRuns: {folder}/*", soft_wrap=True
@@ -242,10 +250,7 @@ def onboard(
     """
     simulation = finished_simulation(run)
     newcomer = join_late(simulation, read_newcomer(run, [*data_words(data), *(words or [])]))
-    try:
-        save_file({name: t.contiguous().clone() for name, t in newcomer.model.state_dict().items()}, out)
-    except (OSError, SafetensorError) as error:
-        raise FedTailorError(f"The model could not be written to '{out}' ({error}). Choose another --out.") from None
+    save_module(newcomer.model, out)
     console.print(f"A new client of {simulation.method.name} {simulation.method.new_client}.")
     if newcomer.after.total:
         console.print(
@@ -343,10 +348,11 @@ def main() -> None:
         Terminal(stderr=True).print("Error: ", style="bold red", end="")
         print(printable(error, lines=True), file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        print(f"Error: {error.filename or 'A file'} cannot be written: {error.strerror}.", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()

@@ -12,6 +12,7 @@ from rich.text import Text
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.run import polite_stop
+from fedtailor.files import make_folder
 from fedtailor.papers.comparison import Comparison, compare
 from fedtailor.papers.estimate import Estimate, estimate
 from fedtailor.papers.grid import Grid, Progress, carry_out, slug
@@ -61,6 +62,7 @@ class Study:
     def carry_out(self, console: Console, workers: int) -> Comparison | None:
         """Estimate, run what is not finished, and compare; None if it was interrupted."""
         self.grid.check()
+        make_folder(self.grid.out)  # or say that it cannot be, before anything is measured
         torch.set_num_threads(1)  # the other cores are the runs'
         console.print(Text(f"{self.preset.name}: {self.preset.title}"), style="bold")
         console.print(Text(f"{len(self.preset.cells)} cells from {len(self.grid.jobs)} runs. {self.scale_line}"))
@@ -99,7 +101,6 @@ class Study:
             seen.update(names)
             bar.update({job.name: job.done for job in jobs if job.name in seen}, names)
 
-        self.grid.out.mkdir(parents=True, exist_ok=True)
         with bar.bar, polite_stop(console.print) as stop:
             progress = carry_out(self.grid.jobs, workers, watch, stop, expected.gaps)
         return None if stop.asked else progress

@@ -21,6 +21,7 @@ from fedtailor.deploy.terms import PORT, from_words, guarded
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import read_toml
 from fedtailor.experiment.folder import RunFolder
+from fedtailor.experiment.lock import locked
 from fedtailor.experiment.onboarding import data_words
 from fedtailor.experiment.run import polite_stop
 from fedtailor.report.progress import RunProgress
@@ -94,8 +95,9 @@ def site(
     def say(text: str) -> None:
         print(text, flush=True)
 
-    with _logging_to(folder / "site.log"):
-        SiteProcess(folder, server, say).serve()
+    process = SiteProcess(folder, server, say)
+    with locked(folder), _logging_to(folder / "site.log"):
+        process.serve()
 
 
 @app.command()

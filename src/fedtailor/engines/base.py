@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 from fedtailor.errors import FedTailorError
+from fedtailor.files import replace_bytes, writing
 from fedtailor.learning.mixing import Payload, State
 from fedtailor.learning.party import TROUBLES
 from fedtailor.learning.scoring import Score
@@ -96,7 +97,8 @@ class Engine(ABC):
 
     def save_models(self, round: int, clients: Iterable[int], send: Send, folder: Path) -> None:
         """Save each client's personal model, with the module's own parameter names."""
-        folder.mkdir(exist_ok=True)
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
         for i in clients:
             save_module(self.personal(round, i, send(i)), folder / f"client-{i:05d}.safetensors")
 
@@ -131,7 +133,8 @@ class Engine(ABC):
 
 
 def save_module(module: nn.Module, path: Path) -> None:
-    save_file({name: tensor.contiguous().clone() for name, tensor in module.state_dict().items()}, path)
+    """Write a model with its own parameter names, whole or not at all."""
+    replace_bytes(path, save({name: tensor.contiguous().clone() for name, tensor in module.state_dict().items()}))
 
 
 def nothing(client: int) -> Payload:

@@ -1,7 +1,8 @@
 """Checkpoints: the whole state of a run at the end of a round, as safetensors and json, written so that a kill cannot spoil it.
 
 Random streams are named by (seed, round, client, purpose), so there is no generator to save: server state, client states and the round
-are all there is. A checkpoint is written beside its final place and moved there when it is complete; the last two are kept.
+are all there is. A checkpoint is written beside its final place and moved there when it is complete; the last two are kept. It also marks
+how far the growing files of its run had got, so that it is known whether they still hold what belongs to it.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.numpy import load_file, save_file
 
+from fedtailor.experiment.journal import Mark, read_marks
+from fedtailor.files import flush, replace_text, writing
 from fedtailor.learning.mixing import State
 
 log = logging.getLogger("fedtailor")
@@ -30,6 +33,7 @@ class Checkpoint:
     round: int
     server: State
     clients: dict[int, State]
+    files: Mapping[str, Mark] = field(default_factory=dict)  # how far files had got that grow with the run
 
 
 def save(folder: Path, checkpoint: Checkpoint, oldest: int | None = None) -> None:
@@ -39,30 +43,37 @@ def save(folder: Path, checkpoint: Checkpoint, oldest: int | None = None) -> Non
     """
     final = folder / f"round-{checkpoint.round:06d}"
     draft = folder / f".draft-{checkpoint.round:06d}"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    write_tensors(draft / "server.safetensors", checkpoint.server)
-    flat = {f"{client}/{name}": t for client, state in checkpoint.clients.items() for name, t in state.items()}
-    write_tensors(draft / "clients.safetensors", flat)
-    met = sorted(checkpoint.clients)  # a client may be met and have nothing to keep
-    sums = {path.name: _digest(path) for path in sorted(draft.iterdir())}
-    meta = draft / "checkpoint.json"
-    meta.write_text(json.dumps({"round": checkpoint.round, "clients": met, "sha256": sums}))
-    _flush(meta)
-    for round, path in _rounds(folder).items():
-        if round >= checkpoint.round:
-            shutil.rmtree(path, ignore_errors=True)
-    draft.rename(final)
-    _flush(folder)
-    rounds = _rounds(folder)
-    if oldest is None:
-        needed = list(rounds)[-KEPT:]
-    else:
-        base = max((r for r in rounds if r <= oldest), default=0)
-        needed = [r for r in rounds if r >= base]
-    for round, path in rounds.items():
-        if round not in needed:
-            shutil.rmtree(path, ignore_errors=True)
+    with writing(final):
+        _clear(folder)
+        draft.mkdir(parents=True)
+        write_tensors(draft / "server.safetensors", checkpoint.server)
+        flat = {f"{client}/{name}": t for client, state in checkpoint.clients.items() for name, t in state.items()}
+        write_tensors(draft / "clients.safetensors", flat)
+        _write_meta(draft, checkpoint)
+        flush(draft)
+        for round, path in _rounds(folder).items():
+            if round >= checkpoint.round:
+                _remove(path)
+        draft.rename(final)
+        flush(folder)
+        rounds = _rounds(folder)
+        if oldest is None:
+            needed = list(rounds)[-KEPT:]
+        else:
+            base = max((r for r in rounds if r <= oldest), default=0)
+            needed = [r for r in rounds if r >= base]
+        for round, path in rounds.items():
+            if round not in needed:
+                _remove(path)
+
+
+def drop_after(folder: Path, round: int) -> None:
+    """Remove the checkpoints of later rounds, and what a kill left of others."""
+    with writing(folder):
+        _clear(folder)
+        for later, path in _rounds(folder).items():
+            if later > round:
+                _remove(path)
 
 
 def oldest_round(folder: Path) -> int:
@@ -72,37 +83,81 @@ def oldest_round(folder: Path) -> int:
 
 def load_latest(folder: Path, device: str = "cpu", upto: int | None = None) -> Checkpoint | None:
     """The newest checkpoint (of round `upto` at the latest) that is whole; a damaged one is named and the one before it is used."""
+    return next(load_all(folder, device, upto), None)
+
+
+def load_all(folder: Path, device: str = "cpu", upto: int | None = None) -> Iterator[Checkpoint]:
+    """The checkpoints that are whole, newest first; a damaged one is named and left out."""
     for round, path in reversed(_rounds(folder).items()):
         if upto is not None and round > upto:
             continue
         try:
-            return _load(path, device)
-        except (OSError, ValueError, KeyError) as problem:
+            yield _load(path, round, device)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             log.warning("checkpoint %s is damaged (%s); using the one before it", path, problem)
-    return None
 
 
 def _rounds(folder: Path) -> dict[int, Path]:
     """The checkpoints that were written to their end, in the order of rounds."""
-    return {int(path.name.removeprefix("round-")): path for path in sorted(folder.glob("round-*"))}
+    numbered = ((path.name.removeprefix("round-"), path) for path in folder.glob("round-*"))
+    return dict(sorted((int(number), path) for number, path in numbered if number.isdecimal()))
 
 
-def _load(path: Path, device: str) -> Checkpoint:
-    meta = json.loads((path / "checkpoint.json").read_text())
-    for name, expected in meta["sha256"].items():
-        if _digest(path / name) != expected:
+def _clear(folder: Path) -> None:
+    """Remove drafts that a kill left."""
+    for left in folder.glob(".draft-*"):
+        shutil.rmtree(left)
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint at once, for whoever looks at names: a kill leaves no half of one."""
+    gone = path.with_name(f".draft-{path.name}")
+    path.rename(gone)
+    shutil.rmtree(gone)
+
+
+def _write_meta(draft: Path, checkpoint: Checkpoint) -> None:
+    """Write checkpoint.json: what a checkpoint holds besides its tensors, all checksums, and last its own."""
+    meta: dict[str, Any] = {
+        "round": checkpoint.round,
+        "clients": sorted(checkpoint.clients),  # a client may be met and have nothing to keep
+        "sha256": {path.name: _digest(path) for path in sorted(draft.iterdir())},
+        "files": {name: asdict(mark) for name, mark in checkpoint.files.items()},
+    }
+    replace_text(draft / "checkpoint.json", json.dumps({**meta, "self": _own_sum(meta)}))
+
+
+def _read_meta(path: Path, round: int) -> dict[str, Any]:
+    meta = json.loads((path / "checkpoint.json").read_bytes())
+    own = meta.pop("self", None)  # the first versions had none
+    if own is not None and own != _own_sum(meta):
+        raise ValueError("checkpoint.json does not match its checksum")
+    if meta["round"] != round:
+        raise ValueError(f"checkpoint.json is of round {meta['round']}")
+    return meta
+
+
+def _own_sum(meta: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+
+
+def _load(path: Path, round: int, device: str) -> Checkpoint:
+    meta = _read_meta(path, round)
+    for name in ("server.safetensors", "clients.safetensors"):
+        if _digest(path / name) != meta["sha256"][name]:
             raise ValueError(f"{name} does not match its checksum")
     server = read_tensors(path / "server.safetensors", device)
     clients: dict[int, State] = {int(client): {} for client in meta["clients"]}
     for key, tensor in read_tensors(path / "clients.safetensors", device).items():
         client, _, name = key.partition("/")
         clients[int(client)][name] = tensor
-    return Checkpoint(int(meta["round"]), server, clients)
+    return Checkpoint(round, server, clients, read_marks(meta.get("files", {})))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    save_file({name: t.detach().cpu().contiguous().numpy() for name, t in tensors.items()}, path)
-    _flush(path)
+    with writing(path):
+        save_file({name: t.detach().cpu().contiguous().numpy() for name, t in tensors.items()}, path)
+        flush(path)
 
 
 def read_tensors(path: Path, device: str = "cpu") -> State:
@@ -112,11 +167,3 @@ def read_tensors(path: Path, device: str = "cpu") -> State:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,6 +11,8 @@ from fedtailor.learning.mixing import Payload
 
 Direction = Literal["up", "down"]
 
+HEADER = "round,client,direction,name,bytes"  # of ledger.csv
+
 
 @dataclass(frozen=True)
 class Entry:

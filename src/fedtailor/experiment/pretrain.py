@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.experiment.config import Config, lay_over
+from fedtailor.files import make_folder, replace_bytes
 from fedtailor.learning.party import Modules, Party
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import score
@@ -44,6 +45,7 @@ def pretrain(config: Config, out: Path, watch: Watch = lambda epoch, loss, accur
         raise FedTailorError(f"--out must name a new file ending in .safetensors, which '{out}' is not.")
     if not hasattr(config.net, "weights"):
         raise FedTailorError(f"The net '{config.net.name}' cannot start from a file. One that can: resnet18.")
+    make_folder(out.parent)  # or say that it cannot be, before any work
     protocol, federation = config.settings, config.federation()
     modules = Modules(config.net, None, federation.task, protocol, carry_buffers=True)
     train, test = (
@@ -64,9 +66,8 @@ def pretrain(config: Config, out: Path, watch: Watch = lambda epoch, loss, accur
             party.train(net.all, epochs=1, lr=rate)
         accuracy = score(net, test).accuracy
         watch(epoch + 1, sum(party.losses) / max(1, len(party.losses)), accuracy)
-    out.parent.mkdir(parents=True, exist_ok=True)
     how = {"samples": str(len(train)), "mean": str(federation.mean), "std": str(federation.std)}
-    save_file(_body(net), out, {**_note(config), **how, "accuracy": f"{accuracy:.4f}"})
+    replace_bytes(out, save(_body(net), {**_note(config), **how, "accuracy": f"{accuracy:.4f}"}))
 
 
 def _body(net: Net) -> dict[str, torch.Tensor]:

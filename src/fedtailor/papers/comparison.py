@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.experiment.folder import replace_text
+from fedtailor.files import replace_text
 from fedtailor.papers.grid import Grid, Job
 from fedtailor.papers.measures import MEASURES, Run
 from fedtailor.papers.presets import Cell, Preset

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fedtailor.errors import FedTailorError
-from fedtailor.experiment.folder import replace_text
+from fedtailor.files import Unwritable, replace_text
 from fedtailor.printable import printable
 from fedtailor.report.beside import reproduction_sheet
 from fedtailor.report.live import HERE, serve
@@ -99,5 +99,5 @@ def _tables(material: Material, form: Format) -> str:
 def _write(path: Path, text: str) -> None:
     try:
         replace_text(path, text)
-    except OSError as error:
-        raise FedTailorError(f"'{path}' cannot be written: {error.strerror}. Choose another --out.") from None
+    except Unwritable as error:
+        raise FedTailorError(f"{error} Choose another --out.") from None

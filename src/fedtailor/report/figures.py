@@ -9,6 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedtailor.experiment.config import Config
+from fedtailor.files import replacing
 from fedtailor.papers.comparison import Comparison
 from fedtailor.report.bars import ablation_figure, by_label_figure
 from fedtailor.report.curves import curves_and_end_figure, curves_figure, schedule_figure
@@ -48,5 +49,6 @@ def draw_figures(comparison: Comparison, out: Path) -> list[Path]:
             figure.supxlabel("\n".join(lines), fontsize=8, color="#555555")
             for suffix in ("png", "svg"):
                 drawn.append(out / f"{name}.{suffix}")
-                figure.savefig(drawn[-1], dpi=150)
+                with replacing(drawn[-1]) as draft:
+                    figure.savefig(draft, dpi=150)
     return drawn

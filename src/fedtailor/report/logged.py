@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedtailor.experiment.evaluation import summarize
+from fedtailor.files import replacing
 from fedtailor.report.results import Result
 
 FEW = 30  # clients with a line each; more become a band
@@ -44,7 +45,8 @@ def logged_picture(result: Result, path: Path) -> bool:
     for axes in panels[len(names) :]:
         axes.set_visible(False)
     figure.suptitle(f"{result.method} on {result.config['data']['name']}, seed {result.seed}", fontsize=11)
-    figure.savefig(path, dpi=130)
+    with replacing(path) as draft:
+        figure.savefig(draft, dpi=130)
     return True
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedtailor.files import replacing
 from fedtailor.printable import drawable
 from fedtailor.report.groups import by_method
 from fedtailor.report.results import Result
@@ -38,7 +39,8 @@ def accuracy_picture(results: Sequence[Result], path: Path) -> None:
     config = results[0].config
     data, partition, net = (config[part]["name"] for part in ("data", "partition", "net"))
     figure.suptitle(f"{data}, {len(results[0].clients)} clients, {partition} partition, net {net}", fontsize=11)
-    figure.savefig(path, dpi=130)
+    with replacing(path) as draft:
+        figure.savefig(draft, dpi=130)
 
 
 def draw_curves(axes: Axes, groups: dict[str, list[Result]]) -> None:

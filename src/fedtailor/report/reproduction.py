@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from fedtailor.experiment.folder import replace_text
+from fedtailor.files import replace_text
 from fedtailor.papers.comparison import Comparison, Entry
 from fedtailor.papers.measures import MEASURES
 from fedtailor.papers.presets import Preset, presets

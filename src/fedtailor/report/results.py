@@ -14,6 +14,7 @@ import numpy as np
 
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import read_toml
+from fedtailor.experiment.draft import DRAFT
 from fedtailor.experiment.folder import RunFolder, read_lines
 
 OF_A_CONFIG = {"method", "data", "partition", "net", "clients", "seed", "rounds"}
@@ -134,7 +135,11 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if not path.is_dir():
             raise FedTailorError(f"'{path}' is not a folder. Name a run folder, or one that holds run folders.")
-        runs = [path] if (path / "config.toml").is_file() else sorted(p.parent for p in path.rglob("config.toml"))
+        runs = (
+            [path]
+            if (path / "config.toml").is_file()
+            else sorted(p.parent for p in path.rglob("config.toml") if not p.parent.name.endswith(DRAFT))
+        )
         if not runs:
             raise FedTailorError(f"'{path}' holds no run: neither it nor a folder in it has a config.toml.")
         for run in runs:

@@ -1,0 +1,205 @@
+"""The command `fedtailor` in a process of its own in which something goes wrong at a chosen file event.
+
+The process is forked from one that has PyTorch imported, so a try takes a fraction of a second. File events are what changes a file or
+a name: opening for writing, each write and the middle of it, fsync, truncation, renaming, removing, making a folder.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fedtailor.cli
+import fedtailor.experiment.checkpoint
+
+CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+@dataclass(frozen=True)
+class Fault:
+    """At the `at`-th file event the process is killed, or from then on the disk is full."""
+
+    at: int
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit code (negative: the signal), what it said, and how many file events there were."""
+
+    code: int
+    said: str
+    events: int
+
+    @property
+    def clean(self) -> bool:
+        """Whether it did what it should, or said in words why not."""
+        return self.code in (0, 130) or (self.code == 2 and "Error:" in self.said and "Traceback" not in self.said)
+
+
+@dataclass
+class Running:
+    """A command under way."""
+
+    process: int
+    log: Path
+
+    @classmethod
+    def begin(cls, *words: str, fault: Fault | None = None) -> Running:
+        """Begin `fedtailor` with these words; the files that it writes are below the folder it is begun in."""
+        handle, name = tempfile.mkstemp(prefix="fedtailor-torture-")
+        sys.stdout.flush()
+        process = os.fork()
+        if process:
+            os.close(handle)
+            return cls(process, Path(name))
+        os.dup2(handle, 1)
+        os.dup2(handle, 2)
+        os._exit(_serve(words, fault))
+
+    def kill(self) -> None:
+        os.kill(self.process, signal.SIGKILL)
+
+    def end(self) -> Ended:
+        _, status = os.waitpid(self.process, 0)
+        text = self.log.read_text(errors="replace")
+        self.log.unlink()
+        said, _, events = text.rpartition("\nevents: ")
+        code = os.waitstatus_to_exitcode(status)
+        return Ended(code, said, int(events)) if said else Ended(code, text, 0)
+
+
+def fedtailor_command(*words: str, fault: Fault | None = None) -> Ended:
+    """Carry out `fedtailor` with these words."""
+    return Running.begin(*words, fault=fault).end()
+
+
+# -- in the process of a command -----------------------------------------------------------------------------------------------------
+
+
+def _serve(words: tuple[str, ...], fault: Fault | None) -> int:
+    events = Events(fault)
+    events.install()
+    sys.argv = ["fedtailor", *words]
+    code: Any = 0
+    try:
+        fedtailor.cli.main()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.write(1, f"\nevents: {events.count}".encode())
+    return int(code or 0)
+
+
+class Events:
+    """Counts the file events of this process and does what a fault asks for. Workers forked from it are left in peace."""
+
+    def __init__(self, fault: Fault | None) -> None:
+        self.fault = fault
+        self.count = 0
+        self.process = os.getpid()
+
+    def step(self, grows: bool = False) -> None:
+        """One event; `grows` if it needs room on the disk."""
+        if os.getpid() != self.process:
+            return
+        self.count += 1
+        if self.fault is None or self.count < self.fault.at:
+            return
+        if not self.fault.full:
+            os.kill(self.process, signal.SIGKILL)
+        elif grows:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def install(self) -> None:
+        sys.addaudithook(self._hear)
+        opened = builtins.open
+        for module in (builtins, io):
+            module.open = self._opening(opened)  # type: ignore[attr-defined]
+        for name, grows in (("fsync", True), ("ftruncate", False), ("pwrite", True)):
+            setattr(os, name, self._counted(getattr(os, name), grows))
+        checkpoint: Any = fedtailor.experiment.checkpoint
+        checkpoint.save_file = self._saving(checkpoint.save_file)
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = args
+            if flags & WRITES and self._ours(path):
+                self.step()
+        elif event in CHANGES and (
+            self._ours(args[0]) or -1 not in args[1:]
+        ):  # rmtree names files by the handle of their folder
+            self.step(grows=event == "os.mkdir")
+
+    def _ours(self, path: Any) -> bool:
+        return isinstance(path, str | os.PathLike) and Path(os.getcwd()) in Path(os.path.abspath(path)).parents
+
+    def _opening(self, opened: Callable[..., Any]) -> Callable[..., Any]:
+        def open(
+            file: Any, mode: str = "r", buffering: int = -1, encoding: str | None = None, *rest: Any, **more: Any
+        ) -> Any:
+            if not set(mode) & set("wax+") or more.get("opener") or not self._ours(file):
+                return opened(file, mode, buffering, encoding, *rest, **more)
+            raw = Counted(self, file, mode.replace("b", "").replace("t", ""))
+            buffered = (io.BufferedRandom if "+" in mode else io.BufferedWriter)(raw)
+            return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding)
+
+        return open
+
+    def _counted(self, function: Callable[..., Any], grows: bool) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            self.step(grows)
+            return function(*args)
+
+        return counted
+
+    def _saving(self, save_file: Callable[..., None]) -> Callable[..., None]:
+        """The writer of safetensors is not Python's: it writes a file of another name and renames it."""
+
+        def save(tensors: Any, path: Path) -> None:
+            self.step(grows=True)
+            save_file(tensors, path)
+            half = path.with_name(".tmpHalf")
+            shutil.copy(path, half)
+            os.truncate(half, half.stat().st_size // 2)
+            path.unlink()
+            self.step(grows=True)
+            half.unlink()
+            save_file(tensors, path)
+
+        return save
+
+
+class Counted(io.FileIO):
+    """A file in which the beginning and the middle of every write are events."""
+
+    def __init__(self, events: Events, file: Any, mode: str) -> None:
+        super().__init__(file, mode)
+        self.events = events
+
+    def write(self, data: Any) -> int:
+        self.events.step(grows=True)
+        half = memoryview(data)[: len(data) // 2]
+        if half:
+            super().write(half)
+        self.events.step(grows=True)
+        rest = memoryview(data)[len(half) :]
+        while rest:
+            rest = rest[super().write(rest) :]
+        return len(data)

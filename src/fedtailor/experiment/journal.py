@@ -1,0 +1,96 @@
+"""A file that only grows, by whole lines, and how far it had got at a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedtailor.files import flush, writing
+
+BLOCK = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a file had got: its length then, and the checksum of that much of it."""
+
+    bytes: int
+    sha256: str
+
+
+class Journal:
+    """A file that lines are added to. `mark` costs no reading: the checksum grows with the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._size = 0
+        self._sum = hashlib.sha256()
+
+    def append(self, text: str) -> None:
+        """Add whole lines."""
+        data = (text + "\n").encode()
+        with writing(self.path), self.path.open("ab") as file:
+            file.write(data)
+        self._size += len(data)
+        self._sum.update(data)
+
+    def mark(self) -> Mark:
+        """Tell how far the file has got, once that much of it is on the disk."""
+        with writing(self.path):
+            flush(self.path)
+        return Mark(self._size, self._sum.hexdigest())
+
+    def holds(self, mark: Mark) -> bool:
+        """Whether the file begins with all that it held at a mark."""
+        found = _sum(self.path, mark.bytes)
+        return found is not None and found.hexdigest() == mark.sha256
+
+    def cut(self, size: int) -> None:
+        """Forget what comes after the first `size` bytes."""
+        with writing(self.path):
+            self.path.touch()
+            os.truncate(self.path, size)
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Add to the file as it is."""
+        self._size = self.path.stat().st_size
+        self._sum = _sum(self.path, self._size) or hashlib.sha256()
+
+
+def mark_of(path: Path) -> Mark | None:
+    """The mark of a whole file; None if there is none."""
+    if not path.is_file():
+        return None
+    size = path.stat().st_size
+    found = _sum(path, size)
+    return Mark(size, found.hexdigest()) if found else None
+
+
+def read_marks(plain: Any) -> dict[str, Mark]:
+    """Marks by file name, from JSON; a ValueError if they are not."""
+    try:
+        return {str(name): Mark(int(mark["bytes"]), str(mark["sha256"])) for name, mark in plain.items()}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"not marks: {error}") from None
+
+
+def _sum(path: Path, size: int) -> Any:
+    """The running checksum of a file's first `size` bytes; None if it is shorter or missing."""
+    found, left = hashlib.sha256(), size
+    if size == 0:
+        return found
+    try:
+        with path.open("rb") as file:
+            while left:
+                block = file.read(min(left, BLOCK))
+                if not block:
+                    return None
+                found.update(block)
+                left -= len(block)
+    except OSError:
+        return None
+    return found

@@ -1,0 +1,80 @@
+"""One process at a time writes into a run folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedtailor.errors import FedTailorError
+from fedtailor.files import writing
+
+log = logging.getLogger("fedtailor")
+
+LOCK = ".lock"
+
+_held: set[int] = set()  # open lock files of this process
+
+
+@contextmanager
+def locked(folder: Path, name: Path | None = None) -> Iterator[None]:
+    """Have a folder to oneself; a FedTailorError says who has it, and calls it by its `name`.
+
+    The lock ends with the process, however that ends, so no stale one is ever left. It follows the folder when that is renamed.
+    """
+    if sys.platform == "win32":
+        yield  # no such lock there: two processes that resume one folder are not told
+        return
+    file = folder / LOCK
+    with writing(file):
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    _held.add(handle)
+    try:
+        if not _taken(handle, folder) or not _is_at(handle, file):
+            holder = os.pread(handle, 200, 0).decode(errors="replace") or "another process"
+            raise FedTailorError(
+                f"The run in '{name or folder}' is being carried out by {holder}. Wait for it, or stop it."
+            )
+        with writing(file):
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"process {os.getpid()} on {platform.node()}".encode(), 0)
+        yield
+    finally:
+        if handle in _held:
+            _held.discard(handle)
+            os.close(handle)
+
+
+def _taken(handle: int, folder: Path) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:  # some network file systems
+        log.warning("'%s' cannot be locked (%s): see to it that no other process resumes it.", folder, error.strerror)
+    return True
+
+
+def _is_at(handle: int, file: Path) -> bool:
+    """Whether the lock is still the folder's own, and not of one that was moved or removed meanwhile."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(file))
+    except FileNotFoundError:
+        return False
+
+
+def _let_go() -> None:
+    """In a forked worker: the lock is its parent's, and must end with its parent."""
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)

@@ -1,0 +1,70 @@
+"""Files written whole or not at all; a disk that is full or refuses is reported in one sentence."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from fedtailor.errors import FedTailorError
+
+
+class Unwritable(FedTailorError):
+    """A file could not be written: the disk is full or read-only, or the place is not ours."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Report what the disk refuses while `path` is being written."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).rpartition("I/O error: ")[2]
+        raise Unwritable(f"'{path}' cannot be written: {reason or error}.") from None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a draft beside `path`, with the same ending, that takes its place once it is complete and on the disk."""
+    draft = path.with_name(f".draft-{path.name}")
+    with writing(path):
+        try:
+            yield draft
+            flush(draft)
+            draft.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+
+
+def replace_bytes(path: Path, data: bytes) -> None:
+    with replacing(path) as draft:
+        draft.write_bytes(data)
+
+
+def replace_text(path: Path, text: str) -> None:
+    replace_bytes(path, text.encode())
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder if it is not there yet, and see that files can be written into it."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(b"\0")
+
+
+def flush(path: Path) -> None:
+    """Have the disk keep a file, or the names in a folder, before anything is written that relies on it."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows opens no folders
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
