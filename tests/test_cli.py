@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -135,8 +136,32 @@ def test_the_catalogue_lists_everything_with_meaning_and_defaults(command, regis
 
 def test_a_run_resumes_from_the_command_line(tmp_path):
     fedtailor("run", *QUICK, "--out", "a", cwd=tmp_path)
-    assert "Run folder: a" in fedtailor("run", "--resume", "a", cwd=tmp_path)
+    (tmp_path / "a" / "accuracy.png").unlink()
+    told = fedtailor("run", "--resume", "a", cwd=tmp_path)
+    assert "finished already" in told
+    assert "Run folder: a" in told
+    assert (tmp_path / "a" / "accuracy.png").exists()
     assert "give no other words" in fedtailor("run", "rounds=9", "--resume", "a", code=2, cwd=tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks at what a process has loaded")
+def test_ctrl_c_while_the_program_starts_is_one_line(tmp_path):
+    command = [sys.executable, "-m", "fedtailor.cli", "run", *QUICK, "--out", str(tmp_path / "a")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text():  # it is being imported
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.communicate() == ("Stopped.\n", None)
+    assert process.returncode == 130
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_told_in_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    told = fedtailor("run", *QUICK, "--out", tmp_path / "file" / "a", code=2)
+    assert "cannot be written: Not a directory." in told
+    assert "cannot be written" in fedtailor("compare", "local", *QUICK, "--out", tmp_path / "file" / "c", code=2)
+    assert "cannot be written" in fedtailor("reproduce", "heart/fig6", "--out", tmp_path / "file" / "r", code=2)
 
 
 def test_a_comparison_killed_before_its_first_round_goes_on(tmp_path):

@@ -67,6 +67,7 @@ class Running:
             return cls(process, Path(name))
         os.dup2(handle, 1)
         os.dup2(handle, 2)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
         os._exit(_serve(words, fault))
 
     def kill(self) -> None:

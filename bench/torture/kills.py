@@ -83,19 +83,23 @@ class Study:
 
 
 def run(share: float) -> list[Result]:
-    rng = random.Random(0)
-    with _workplace():
+    with workplace():
         Config.load(words=TINY).federation().plot("labels.png")  # what that imports, the forked processes need not
         studies = [Study.of(method, f"whole/{method}", *words) for method, words in EVENTS.items()]
         systems = [Study.of(method, f"whole/system-{method}", *words) for method, words in SYSTEMS.items()]
-        return [
-            Result.of("kill -9 at a file event, resume: same bits", _kills(studies, share)),
-            Result.of("the same, killed at a file event of the resume too", _kills_twice(studies, share, rng)),
-            Result.of("disk full from a file event on: one sentence; resume: same bits", _full(studies, share)),
-            Result.of("kill -9 at a random moment (five systems), resume: same bits", _moments(systems, share, rng)),
-            Result.of("a file cut, changed or deleted: same bits or one sentence", _damage(studies, share, rng)),
-            Result.of("two resumes at once: one is told, same bits", _two(studies[0], share)),
-        ]
+        return disturbed(studies, systems, share)
+
+
+def disturbed(studies: list[Study], systems: list[Study], share: float) -> list[Result]:
+    rng = random.Random(0)
+    return [
+        Result.of("kill -9 at a file event, resume: same bits", _kills(studies, share)),
+        Result.of("the same, killed at a file event of the resume too", _kills_twice(studies, share, rng)),
+        Result.of("disk full from a file event on: one sentence; resume: same bits", _full(studies, share)),
+        Result.of("kill -9 at a random moment (five systems), resume: same bits", _moments(systems, share, rng)),
+        Result.of("a file cut, changed or deleted: same bits or one sentence", _damage(studies, share, rng)),
+        Result.of("two resumes at once: one is told, same bits", _two(studies[0], share)),
+    ]
 
 
 def _kills(studies: list[Study], share: float) -> Iterator[str]:
@@ -247,7 +251,7 @@ def _numbers(folder: Path) -> list[dict[str, object]]:
 
 
 @contextmanager
-def _workplace() -> Iterator[None]:
+def workplace() -> Iterator[None]:
     before = os.getcwd()
     with tempfile.TemporaryDirectory(prefix="fedtailor-torture-") as place:
         os.chdir(place)

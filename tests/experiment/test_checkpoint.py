@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
 import torch
 
-from fedtailor.experiment.checkpoint import Checkpoint, load_latest, oldest_round, save
+from fedtailor.experiment.checkpoint import Checkpoint, drop_after, load_latest, oldest_round, save
+from fedtailor.experiment.journal import Mark
 
 
 def make(round: int) -> Checkpoint:
@@ -48,6 +54,40 @@ def test_a_damaged_one_is_named_and_the_one_before_used(tmp_path, caplog):
     victim.write_bytes(data)
     assert same(load_latest(tmp_path), make(1))
     assert "round-000002 is damaged (server.safetensors does not match its checksum)" in caplog.text
+
+
+def test_one_digit_changed_in_checkpoint_json_counts_as_damage(tmp_path):
+    save(tmp_path, make(1))
+    save(tmp_path, replace(make(2), files={"metrics.jsonl": Mark(7, "ab")}))
+    meta = tmp_path / "round-000002" / "checkpoint.json"
+    text = meta.read_text()
+    assert load_latest(tmp_path).files == {"metrics.jsonl": Mark(7, "ab")}
+    for place in (i for i, letter in enumerate(text) if letter.isdigit()):
+        meta.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
+        assert load_latest(tmp_path).round == 1, text[place - 20 : place + 1]
+
+
+def test_a_checkpoint_of_the_first_versions_is_read_if_its_round_is_that_of_its_folder(tmp_path):
+    save(tmp_path, make(1))
+    meta = tmp_path / "round-000001" / "checkpoint.json"
+    plain = {key: value for key, value in json.loads(meta.read_text()).items() if key not in ("self", "files")}
+    meta.write_text(json.dumps(plain))
+    assert same(load_latest(tmp_path), make(1))
+    meta.write_text(json.dumps(plain | {"round": 2}))
+    assert load_latest(tmp_path) is None
+
+
+def test_a_checkpoint_half_removed_by_a_kill_is_none(tmp_path, monkeypatch, caplog):
+    for round in (1, 2):
+        save(tmp_path, make(round))
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            save(tmp_path, make(3))
+    assert load_latest(tmp_path, upto=1) is None
+    assert not caplog.text
+    drop_after(tmp_path, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["round-000002", "round-000003"]
 
 
 def test_truncated_missing_and_garbage_files_count_as_damage(tmp_path):

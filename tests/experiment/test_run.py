@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from fedtailor import Config
+from fedtailor import Config, FedTailorError
 from fedtailor.engines import WorkerLost
 from fedtailor.experiment.folder import RunFolder, read_lines
+from fedtailor.experiment.journal import Journal
 from fedtailor.experiment.run import Stop, resume, start
+from fedtailor.files import Unwritable
 
 WORDS = [
     "rounds=7",
@@ -82,6 +84,137 @@ def test_without_any_checkpoint_a_resumed_run_starts_over(tmp_path):
     shutil.rmtree(tmp_path / "bare" / "checkpoints")
     resume(tmp_path / "bare")
     assert same_runs(tmp_path / "whole", tmp_path / "bare")
+
+
+def stamps(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+
+def killed(folder: Path) -> Path:
+    """The folder as a kill after its last checkpoint would have left it."""
+    shutil.rmtree(folder / "models")
+    (folder / "clients.csv").unlink()
+    (folder / "status.json").write_text('{"state": "running", "round": 6}')
+    return folder
+
+
+def as_first_version(folder: Path) -> Path:
+    """The folder as the first versions made it: without a mark, a lock or a checksum of a json file."""
+    (folder / ".lock").unlink()
+    for path in [folder / "versions.json", folder / "status.json", *folder.glob("checkpoints/*/checkpoint.json")]:
+        read = json.loads(path.read_text())
+        path.write_text(json.dumps({k: v for k, v in read.items() if k not in ("self", "files", "config_sha256")}))
+    return folder
+
+
+@pytest.mark.parametrize("version", [lambda folder: folder, as_first_version])
+def test_a_finished_run_is_left_as_it_is(tmp_path, version):
+    start(config("method=fedavg-ft", "method.ft_epochs=2"), tmp_path / "run")
+    before = stamps(version(tmp_path / "run"))
+    assert resume(tmp_path / "run") is None
+    assert stamps(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("version", [lambda folder: folder, as_first_version])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "clients.jsonl", "ledger.csv"])
+def test_a_run_whose_files_lost_lines_goes_back_says_so_and_ends_the_same(tmp_path, caplog, name, version):
+    start(config(), tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "lost")
+    lines = version(killed(tmp_path / "lost")).joinpath(name).read_text().splitlines(keepends=True)
+    half = lines[: len(lines) // 2]
+    for kept in (half, half + lines[len(lines) // 2 + 1 :]):  # the rest gone, or one line of the middle
+        caplog.clear()
+        shutil.copytree(tmp_path / "lost", tmp_path / "again")
+        (tmp_path / "again" / name).write_text("".join(kept))
+        resume(tmp_path / "again")
+        assert f"'{name}' does not hold what it held after round 6: going back" in caplog.text
+        assert same_runs(tmp_path / "whole", tmp_path / "again")
+        shutil.rmtree(tmp_path / "again")
+
+
+def test_one_digit_changed_is_noticed_and_the_run_goes_back_before_it(tmp_path, caplog):
+    start(config(), tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "other")
+    metrics = killed(tmp_path / "other") / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    lines[6] = lines[6].replace('"accuracy": 0.', '"accuracy": 1.', 1)  # of round 7, after the checkpoint of round 6
+    metrics.write_text("".join(lines))
+    resume(tmp_path / "other")
+    assert caplog.text.count("going back") == 1
+    assert same_runs(tmp_path / "whole", tmp_path / "other")
+
+
+def test_a_finished_run_whose_files_were_changed_is_told_and_not_touched(tmp_path):
+    start(config("rounds=2"), tmp_path / "run")
+    with (tmp_path / "run" / "ledger.csv").open("a") as file:
+        file.write("9,9,up,body,1\n")
+    before = stamps(tmp_path / "run")
+    with pytest.raises(FedTailorError, match=r"is finished, but its ledger.csv is not what it was"):
+        resume(tmp_path / "run")
+    assert stamps(tmp_path / "run") == before
+
+
+def test_a_run_killed_between_its_last_checkpoint_and_its_end_has_its_table_and_models(tmp_path):
+    start(config(), tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+    (killed(tmp_path / "killed") / "labels.json").unlink()
+    (tmp_path / "killed" / "versions.json").write_text("{")
+    resume(tmp_path / "killed")
+    assert same_runs(tmp_path / "whole", tmp_path / "killed")  # the table has the scores of a run not in memory
+    for name in ("labels.json", "versions.json"):
+        assert (tmp_path / "killed" / name).read_text() == (tmp_path / "whole" / name).read_text()
+
+
+def test_a_config_that_was_changed_is_refused_unless_it_changes_no_number(tmp_path):
+    start(config("rounds=2"), tmp_path / "run")
+    toml = killed(tmp_path / "run") / "config.toml"
+    text = toml.read_text()
+    toml.write_text(text.replace("lr = 0.", "lr = 1."))
+    with pytest.raises(FedTailorError, match="is not what this run began with"):
+        resume(tmp_path / "run")
+    toml.write_text(text.replace('engine = "auto"', 'engine = "inline"'))
+    assert resume(tmp_path / "run").finished
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_any_data_is_read(tmp_path):
+    (tmp_path / "file").touch()
+
+    def build(config):
+        raise AssertionError("data was read")
+
+    with pytest.raises(FedTailorError, match=r"cannot be written: Not a directory\. Choose another --out"):
+        start(config(), tmp_path / "file" / "run", build=build)
+
+
+def test_two_who_resume_one_folder_do_not_mix_their_lines(tmp_path):
+    start(config(), tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    shutil.rmtree(killed(tmp_path / "run") / "checkpoints")
+
+    def watch(record):
+        with pytest.raises(FedTailorError, match=f"is being carried out by process {os.getpid()} on"):
+            resume(tmp_path / "run")
+
+    resume(tmp_path / "run", watch)
+    assert same_runs(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_disk_that_is_full_is_told_and_the_run_ends_the_same_once_there_is_room(tmp_path, monkeypatch):
+    start(config(), tmp_path / "whole")
+    append = Journal.append
+
+    def full(journal, text):
+        if journal.path.name == "clients.jsonl" and '"round": 4' in text:
+            append(journal, text[:20])
+            raise Unwritable(f"'{journal.path}' cannot be written: No space left on device.")
+        append(journal, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", full)
+        with pytest.raises(FedTailorError, match=r"No space left on device.*fedtailor run --resume"):
+            start(config(), tmp_path / "full")
+    resume(tmp_path / "full")
+    assert same_runs(tmp_path / "whole", tmp_path / "full")
 
 
 def test_the_folder_holds_all_of_a_run(tmp_path):
