@@ -156,6 +156,8 @@ def _inside(rng: random.Random, data: bytes) -> bytes:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = {name: archive.read(name) for name in archive.namelist()}
     except Exception:
+        members = {}
+    if not members:
         return change(rng, data)
     chosen = rng.choice(sorted(members))
     packed = io.BytesIO()

@@ -76,6 +76,7 @@ def test_pixels_are_rounded(tmp_path: Path) -> None:
         ({"user_data": {"bob": {"x": [["a"] * 784] * 2, "y": [0, 1]}}}, "not numbers"),
         ({"user_data": {"bob": {"x": [[1.5] * 784] * 2, "y": [0, 1]}}}, "outside 0..1"),
         ({"user_data": {"bob": {"x": [[float("nan")] * 784] * 2, "y": [0, 1]}}}, "outside 0..1"),
+        ({"user_data": {"bob": {"x": [[10**400] * 784] * 2, "y": [0, 1]}}}, "not numbers"),
         ({"user_data": {"bob": {"x": None, "y": None}}}, "user 'bob'"),
         ({"user_data": []}, "not a LEAF file"),
         ({"users": [], "num_samples": []}, "no users"),

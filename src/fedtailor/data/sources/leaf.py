@@ -72,7 +72,7 @@ def read_leaf(file: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
 def _user(file: Path, user: str, promised: Any, x: Any, y: Any) -> tuple[str, np.ndarray, np.ndarray]:
     try:
         pixels, labels = np.array(x, np.float32), np.array(y)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise FedTailorError(f"{file}: the samples of user '{user}' are not numbers of one length ({error}).") from None
     if pixels.shape != (promised, 784) or labels.shape != (promised,):
         raise FedTailorError(

@@ -89,7 +89,7 @@ def read_client(file: Path) -> tuple[np.ndarray, np.ndarray]:
         raise FedTailorError(f"{file} holds no x and y: it is not a client's file of PFLlib.")
     try:
         x, y = _compact(np.array(_listed(arrays["x"])), file), np.array(_listed(arrays["y"]))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise FedTailorError(f"{file}: its samples do not have one shape ({error}).") from None
     if y.ndim != 1 or y.dtype.kind not in "iu" or x.ndim < 2 or x.dtype.kind not in "iuf" or len(x) != len(y):
         raise FedTailorError(
