@@ -1,6 +1,6 @@
 # make demo     set up .venv and train a few methods on embedded data, with a table and a picture at the end
 # make test     set up .venv and pass all tests but those over the network
-# make network  pass those: Flower's own server and nodes, on the loopback network
+# make network  pass those: real server and site processes on the loopback network, and attacks on them
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready

@@ -1,15 +1,17 @@
 """Crash tests, fuzzing and attacks: whether FedTailor keeps its promises when something goes wrong or someone means harm.
 
-    python -m bench.torture                          # everything; about an hour on two cores
+    python -m bench.torture                                 # everything; about an hour on two cores
     python -m bench.torture configs files --share 0.1
-    python -m bench.torture --json torture.json
+    python -m bench.torture --json docs/results/torture.json       # parts that are not run keep what the file has of them
+    python -m bench.torture --table docs/results/torture.json      # the file as a table, run nothing
 
 Everything is bounded in time and stays on this machine: files in a temporary folder, the loopback network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -26,3 +28,14 @@ class Result:
         """From one text per try: empty where the promise held, else what happened."""
         texts = list(outcomes)
         return cls(promise, len(texts), tuple(text for text in texts if text))
+
+
+def table(results: Mapping[str, Sequence[Result]]) -> str:
+    """Tries and failures as a Markdown table, one line per promise."""
+    lines = ["| part | promise | tries | failures |", "|---|---|---|---|"]
+    lines += [f"| {part} | {r.promise} | {r.tries:,} | {len(r.failures)} |" for part, rs in results.items() for r in rs]
+    return "\n".join(lines)
+
+
+def read_results(text: str) -> dict[str, list[Result]]:
+    return {part: [Result(**plain) for plain in results] for part, results in json.loads(text).items()}
