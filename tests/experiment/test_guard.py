@@ -38,6 +38,31 @@ def test_the_distance_to_what_was_sent_is_measured_against_the_median():
     assert faults(shifted, {i: {"model": torch.full((50,), 1e4)} for i in range(3)}, 100.0, 5) == {}
 
 
+def test_an_honest_client_with_many_samples_may_move_in_proportion_to_them_up_to_a_limit():
+    def judged(times: float, samples: int) -> list[int]:
+        some = replies(1.0, 1.0, 1.0, times)
+        some[3] = Reply(3, samples, some[3].payload)
+        return list(faults(some, {i: {"model": SENT} for i in range(4)}, 100.0, 5))
+
+    assert judged(101.0, 10) == [3]
+    assert judged(900.0, 100) == []  # ten times the median's samples, ten times its steps
+    assert judged(1100.0, 100) == [3]
+    assert judged(9e3, 10**9) == []
+    assert judged(1.1e4, 10**9) == [3]  # whoever says it has a billion samples is not believed
+
+
+def test_a_client_that_still_learns_where_most_have_nothing_left_to_learn_stays_in():
+    origin = torch.full((50,), 2.0)
+
+    def judged(move: float) -> list[int]:
+        moves = (1e-4, 1e-4, 1e-4, move)
+        some = [Reply(i, 10, {"body": origin + m / 50**0.5}) for i, m in enumerate(moves)]
+        return list(faults(some, {i: {"body": origin} for i in range(4)}, 100.0, 5))
+
+    assert judged(10.0) == []  # what was sent is 14 long
+    assert judged(20.0) == [3]
+
+
 def test_fewer_than_three_replies_and_a_median_of_zero_only_have_to_be_finite():
     assert refused(1.0, 1e9) == []
     assert refused(0.0, 0.0, 1e9) == []

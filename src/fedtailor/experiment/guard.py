@@ -34,15 +34,21 @@ class Fault:
 def faults(replies: Sequence[Reply], sent: Mapping[int, Payload], factor: float, few: int) -> dict[int, Fault]:
     """Return client -> why its reply must be left out.
 
-    An entry that was sent down under the same name may move `factor` times as far as the median of the round. One that was not has only
-    its size to be judged by, which varies more: it may be `factor`² times as large as the median. One of at most `few` numbers, one per
-    class or client (counts, gains, a Fisher trace), only has to be finite: honest ones differ by any factor. So it is with a factor of 0,
-    with fewer than three replies, and where the median is zero.
+    An entry that was sent down under the same name may move `factor` times as far as the median of the round. Two kinds of honest clients
+    go further, and stay in: one with many more samples takes as many more steps (up to `factor` times as many count), and where most have
+    nothing left to learn, whoever has still moves, but less far than what was sent is long.
+
+    An entry that was not sent has only its size to be judged by, which varies more: it may be `factor`² times as large as the median. One
+    of at most `few` numbers, one per class or client (counts, gains, a Fisher trace), only has to be finite: honest ones differ by any
+    factor. So it is with a factor of 0, with fewer than three replies, and where the median is zero.
     """
     found: dict[int, Fault] = {}
+    typical = median([reply.samples for reply in replies] or [0])
+    more = {r.client: min(max(r.samples / typical, 1.0), factor) if typical else 1.0 for r in replies}
     for name in dict.fromkeys(name for reply in replies for name in reply.payload):
         moved: dict[int, float] = {}
         sizes: dict[int, float] = {}
+        origins: dict[int, Tensor] = {}
         for reply in replies:
             tensor = reply.payload.get(name)
             if tensor is None or not tensor.is_floating_point():
@@ -52,11 +58,14 @@ def faults(replies: Sequence[Reply], sent: Mapping[int, Payload], factor: float,
             if not length <= LARGEST:
                 found.setdefault(reply.client, _beyond_numbers(name, tensor))
             elif origin is not None:
-                moved[reply.client] = length
+                moved[reply.client], origins[reply.client] = length, origin
             elif tensor.numel() > few:
                 sizes[reply.client] = length
         for i, extent in _outliers(moved, factor).items():
-            found.setdefault(i, Fault(f"its '{name}' moved more than {factor:g} times as far as the median", extent))
+            if extent > factor * more[i] and moved[i] > _length(origins[i], None):
+                found.setdefault(
+                    i, Fault(f"its '{name}' moved more than {factor:g} times as far as the median", extent)
+                )
         for i, extent in _outliers(sizes, factor**2).items():
             found.setdefault(i, Fault(f"its '{name}' is more than {factor**2:g} times as large as the median", extent))
     return found
