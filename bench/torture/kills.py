@@ -84,7 +84,6 @@ class Study:
 
 def run(share: float) -> list[Result]:
     with workplace():
-        Config.load(words=TINY).federation().plot("labels.png")  # what that imports, the forked processes need not
         studies = [Study.of(method, f"whole/{method}", *words) for method, words in EVENTS.items()]
         systems = [Study.of(method, f"whole/system-{method}", *words) for method, words in SYSTEMS.items()]
         return disturbed(studies, systems, share)
@@ -211,15 +210,15 @@ def gone(path: Path, rng: random.Random) -> None:
 
 
 def _left(study: Study) -> Path:
-    """The folder of a run killed after its second checkpoint, in the middle of the last round's lines."""
+    """The folder of a run killed while it saved its last checkpoint."""
     folder = Path("whole") / f"left-{study.whole.name}"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(study.whole, folder)
     shutil.rmtree(folder / "models")
-    shutil.rmtree(folder / "checkpoints" / "round-000003")
+    shutil.rmtree(max((folder / "checkpoints").iterdir()))
     for name in ("clients.csv", "accuracy.png", "logged.png"):
         (folder / name).unlink(missing_ok=True)
-    (folder / "status.json").write_text('{"state": "running", "round": 2, "command": ""}')
+    (folder / "status.json").write_text('{"state": "running", "round": 1, "command": ""}')
     return folder
 
 
@@ -230,7 +229,8 @@ def _set_engine(folder: Path) -> None:
 
 
 def _spread(events: int, share: float) -> range:
-    return range(1, events + 1, max(1, round(1 / share)))
+    step = max(1, round(1 / share))
+    return range(max(1, min(step, events) // 2), events + 1, step)
 
 
 def _said(study: Study, what: str, wrong: str) -> str:
@@ -255,6 +255,7 @@ def workplace() -> Iterator[None]:
     before = os.getcwd()
     with tempfile.TemporaryDirectory(prefix="fedtailor-torture-") as place:
         os.chdir(place)
+        Config.load(words=TINY).federation().plot("labels.png")  # what that imports, forked processes need not
         try:
             yield
         finally:

@@ -8,7 +8,6 @@ model = simulation.personal(3)          # client 3's own model, a plain torch mo
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from fedtailor.methods import Method
     from fedtailor.nets import Net
 
-__version__ = version("fedtailor")
+    __version__: str
 
 __all__ = ["Config", "FedTailorError", "Federation", "Method", "Net", "Protocol", "Simulation"]
 
@@ -37,6 +36,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Names come when they are asked for: PyTorch takes seconds to import, and not all that is in here needs it."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("fedtailor")
     if name not in _HOMES:
         raise AttributeError(f"module 'fedtailor' has no attribute '{name}'")
     return getattr(import_module(f"fedtailor.{_HOMES[name]}"), name)

@@ -23,7 +23,11 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error).rpartition("I/O error: ")[2]
+        reason = (
+            error.strerror
+            if isinstance(error, OSError)
+            else str(error).rpartition("I/O error: ")[2].partition(" (os ")[0]
+        )
         raise Unwritable(f"'{path}' cannot be written: {reason or error}.") from None
 
 

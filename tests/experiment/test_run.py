@@ -182,7 +182,9 @@ def test_a_folder_that_cannot_be_written_is_told_before_any_data_is_read(tmp_pat
     def build(config):
         raise AssertionError("data was read")
 
-    with pytest.raises(FedTailorError, match=r"cannot be written: Not a directory\. Choose another --out"):
+    with pytest.raises(
+        FedTailorError, match=r"cannot be written: Not a directory\. Nothing has begun: choose another --out"
+    ):
         start(config(), tmp_path / "file" / "run", build=build)
 
 

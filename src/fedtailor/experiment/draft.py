@@ -51,20 +51,21 @@ def drafting(path: Path) -> Iterator[Draft]:
     _refuse_taken(path)
     place = path / DRAFT if path.is_dir() else path.with_name(f".{path.name}{DRAFT}")
     made = [folder for folder in place.parents if not folder.exists()]
+    draft = Draft(place, path)
     try:
         make_folder(place)
-    except Unwritable as error:
-        raise FedTailorError(f"{error} Choose another --out, or make room.") from None
-    try:
         with locked(place, path):
             _refuse_taken(path)  # now that nobody else can take it
-            draft = Draft(place, path)
             _clear(place)  # of what a kill left
             try:
                 yield draft
             finally:
                 if not draft.published:
                     shutil.rmtree(place, ignore_errors=True)
+    except Unwritable as error:
+        if draft.published:
+            raise
+        raise FedTailorError(f"{error} Nothing has begun: choose another --out, or make room.") from None
     finally:
         with suppress(OSError):  # not empty: it is of use
             for folder in made:

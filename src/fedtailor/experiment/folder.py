@@ -244,7 +244,9 @@ def read_lines(path: Path) -> list[Record]:
             records.append(json.loads(line))
         except ValueError:
             if number < len(lines):
-                raise FedTailorError(f"'{path}' is damaged: its line {number} cannot be read.") from None
+                raise FedTailorError(
+                    f"'{path}' is damaged: its line {number} cannot be read. Resuming a run that is not finished mends it."
+                ) from None
     return records
 
 

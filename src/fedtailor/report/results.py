@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import read_toml
 from fedtailor.experiment.draft import DRAFT
 from fedtailor.experiment.folder import RunFolder, read_lines
+
+log = logging.getLogger("fedtailor")
 
 OF_A_CONFIG = {"method", "data", "partition", "net", "clients", "seed", "rounds"}
 OF_A_RECORD = {"round", "phase", "accuracy", "accuracy_mean", "best_accuracy", "spread", "worst_decile", "bytes_up"}
@@ -118,6 +121,8 @@ def read_run(path: Path) -> Result:
         )
     if not all(isinstance(r, dict) and r.keys() >= OF_A_RECORD for r in records):
         raise FedTailorError(f"'{folder.metrics}' is damaged: a line of it lacks what every round has.")
+    if damaged := folder.damage():
+        log.warning("'%s' is not what it was when the run was finished: edited or damaged.", path / damaged)
     return Result(path, config, records, _last_accuracies(folder.clients), folder.state, folder.command)
 
 
