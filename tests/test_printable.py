@@ -11,7 +11,6 @@ import pytest
 from rich.table import Table
 
 from fedtailor import Federation, Simulation
-from fedtailor.experiment.config import Config
 from fedtailor.experiment.folder import RunFolder
 from fedtailor.printable import cell, printable
 from fedtailor.report.sheets import escape_html, escape_latex, escape_markdown
@@ -52,7 +51,7 @@ def test_the_clients_of_a_run_are_listed_safely(tmp_path):
     names = ["=HYPERLINK(1)", 'two\n"lines"', "\x1b[31mred"]
     federation = Federation.from_clients(dict.fromkeys(names, (x, y)))
     simulation = Simulation(federation, "local", "mlp", rounds=1, engine="inline").run()
-    folder = RunFolder.create(tmp_path / "run", Config.load(None, ["data=digits"]))
+    folder = RunFolder(tmp_path)
     folder.write_clients(simulation)
     text = (folder.path / "clients.csv").read_text()
     assert all(line.isprintable() for line in text.splitlines())

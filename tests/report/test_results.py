@@ -55,5 +55,31 @@ def test_damaged_files_are_told(make_run):
     with pytest.raises(FedTailorError, match=r"metrics.jsonl' is damaged"):
         read_run(run)
     (run / "config.toml").write_text('method = "fedavg"')
-    with pytest.raises(FedTailorError, match="not the complete config"):
+    with pytest.raises(FedTailorError, match=r"config\.toml. is damaged or not that of a run: method"):
         read_run(run)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("config.toml", 'name = "fedrep"', "name = 5"),
+        ("config.toml", "seed = 0", 'seed = "x"'),
+        ("metrics.jsonl", '"bytes_up": 1000', '"bytes_up": null'),
+        ("metrics.jsonl", '"round": 1', '"round": {}'),
+        ("metrics.jsonl", '"seconds_training": 0.5', '"seconds_training": []'),
+    ],
+)
+def test_a_value_of_another_kind_is_told(make_run, file, old, new):
+    damaged = make_run("a") / file
+    assert old in damaged.read_text()
+    damaged.write_text(damaged.read_text().replace(old, new))
+    with pytest.raises(FedTailorError, match=rf"{file}. is damaged"):
+        read_run(damaged.parent)
+
+
+def test_damaged_lines_of_clients_are_told_or_passed_over(make_run):
+    run = make_run("a")
+    (run / "clients.jsonl").write_text('5\n{"round": 1, "phase": "round"}\n')
+    assert len(read_run(run).clients) == 0
+    with pytest.raises(FedTailorError, match=r"clients\.jsonl. is damaged"):
+        read_run(run).lines  # noqa: B018

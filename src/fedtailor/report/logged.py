@@ -55,7 +55,7 @@ def logged_by_server(result: Result) -> dict[str, Series]:
     series: dict[str, Series] = {}
     for record in result.records:
         for name, value in record.items():
-            if name not in OF_EVERY_RUN and not name.startswith("seconds_") and value is not None:
+            if name not in OF_EVERY_RUN and not name.startswith("seconds_") and isinstance(value, int | float):
                 series.setdefault(name, {})[record["round"]] = value
     return series
 

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import read_toml
@@ -20,9 +21,54 @@ from fedtailor.experiment.folder import RunFolder, read_lines
 
 log = logging.getLogger("fedtailor")
 
-OF_A_CONFIG = {"method", "data", "partition", "net", "clients", "seed", "rounds"}
-OF_A_RECORD = {"round", "phase", "accuracy", "accuracy_mean", "best_accuracy", "spread", "worst_decile", "bytes_up"}
 
+class _Plain(BaseModel):
+    """What a report relies on in a file that may be damaged, or somebody else's."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Part(_Plain):
+    name: str
+
+
+class _Config(_Plain):
+    method: _Part
+    data: _Part
+    partition: _Part
+    net: _Part
+    clients: int
+    seed: int
+    rounds: int
+
+
+Round = Annotated[int, Field(ge=0, le=10**9)]
+
+
+class _Record(_Plain):
+    round: Round
+    phase: str
+    step: Round = 0
+    accuracy: float | None
+    accuracy_mean: float | None
+    best_accuracy: float | None
+    spread: float | None
+    worst_decile: float | None
+    bytes_up: float
+    bytes_down: float
+    seconds_training: float = 0.0
+    seconds_evaluation: float = 0.0
+    seconds_communication: float = 0.0
+
+
+class _Line(_Plain):
+    round: Round
+    phase: str
+    logged: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], dict[str, float | None]]
+    accuracy: list[float | None] | None = None
+
+
+T = TypeVar("T")
 BLOCK = 1 << 16  # bytes
 
 
@@ -94,7 +140,8 @@ class Result:
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
         """Of clients.jsonl: what the clients scored and logged. They are many, so they are read when they are asked for."""
-        return read_lines(RunFolder(self.path).clients)
+        file = RunFolder(self.path).clients
+        return _checked(read_lines(file), list[_Line], file)
 
     @cached_property
     def labels(self) -> Labels | None:
@@ -106,21 +153,15 @@ class Result:
                 return None
             names = read["labels"] if len(read["labels"]) == counts.shape[1] else range(counts.shape[1])
             return Labels([str(c) for c in read["clients"]], [str(n) for n in names], counts)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
 
 
 def read_run(path: Path) -> Result:
     """Read a run folder, whatever state it was left in, even before its first round."""
     folder = RunFolder.open(path)
-    config, records = read_toml(folder.config), read_lines(folder.metrics)
-    missing = sorted(OF_A_CONFIG - config.keys())
-    if missing or not all(isinstance(config[part], dict) for part in ("method", "data", "partition", "net")):
-        raise FedTailorError(
-            f"'{folder.config}' is not the complete config of a run (missing: {', '.join(missing) or 'tables'})."
-        )
-    if not all(isinstance(r, dict) and r.keys() >= OF_A_RECORD for r in records):
-        raise FedTailorError(f"'{folder.metrics}' is damaged: a line of it lacks what every round has.")
+    config = _checked(read_toml(folder.config), _Config, folder.config)
+    records = _checked(read_lines(folder.metrics), list[_Record], folder.metrics)
     if damaged := folder.damage():
         log.warning("'%s' is not what it was when the run was finished: edited or damaged.", path / damaged)
     return Result(path, config, records, _last_accuracies(folder.clients), folder.state, folder.command)
@@ -161,12 +202,23 @@ def _last_accuracies(path: Path) -> np.ndarray:
     """Of the last evaluation. The file is read from its end: thousands of rounds need not be parsed for one."""
     for line in _backwards(path) if path.exists() else ():
         try:
-            accuracies = json.loads(line).get("accuracy")
-        except ValueError:
+            accuracies = _Line.model_validate_json(line).accuracy
+        except ValidationError:
             continue  # cut short by a kill
         if accuracies is not None:
             return np.array([np.nan if a is None else a for a in accuracies], dtype=float)
     return np.array([])
+
+
+def _checked(read: T, kind: Any, file: Path) -> T:
+    """What was read, if it has what a report needs of it."""
+    try:
+        TypeAdapter(kind).validate_python(read)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise FedTailorError(f"'{file}' is damaged or not that of a run: {where}: {first['msg']}.") from None
+    return read
 
 
 def _backwards(path: Path) -> Iterator[bytes]:
