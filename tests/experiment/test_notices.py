@@ -22,7 +22,7 @@ def test_a_rate_at_which_training_diverges_is_told_once_with_a_count(federation,
     run.close()
     told = [r.getMessage() for r in caplog.records if "diverged" in r.getMessage()]
     assert 1 <= len(told) <= 2
-    assert told[0].startswith("round 1: training diverged at client 0, client 1, client 2, client 3")
+    assert told[0].startswith("round 1: training diverged at 4 clients (client 0, client 1, client 2, client 3)")
     assert f"Lower lr (now {lr:g})" in told[0]
     assert run.metrics[0]["diverged"] == 4
     assert len(caplog.records) < 8

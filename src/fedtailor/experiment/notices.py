@@ -46,11 +46,15 @@ class Notices:
         total = sum(clients.values(), Counter(server))
         self.trouble += total
         if self.rounds == 1:
-            places = [*([self._names(sorted(clients))] if clients else []), *(["the server"] if server else [])]
+            names = self._names(sorted(clients))
+            places = [
+                f"{len(clients)} clients ({names})" if len(clients) > 1 else names,
+                "the server" if server else "",
+            ]
             log.warning(
                 "round %d: training diverged at %s: %s. Lower lr (now %g), or look at the data there.",
                 round,
-                " and ".join(places),
+                " and ".join(filter(None, places)),
                 _counted(total),
                 lr,
             )
