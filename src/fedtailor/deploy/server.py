@@ -69,20 +69,22 @@ class Headquarters:
         limit = int(terms.max_reply_mb * 1e6)
         self.post = Post(grid, owners, said, timeout=terms.timeout, limit=limit, device=config.settings.device)
         self.members = Members(self.folder / "members")
+        self.stop = Stop()
 
     def run(self, watch: Watch = lambda record: None, stop: Stop | None = None) -> None:
         """Run the federation, from its last checkpoint on if there is one."""
+        self.stop = stop or Stop()
         path = self.folder / "run"
         if not (path / "config.toml").exists():
             self.members.forget()
-            start(self.config, path, watch, stop, build=self._simulation)
+            start(self.config, path, watch, self.stop, build=self._simulation)
         elif Config.load(path / "config.toml").values() != self.config.values():
             raise FedTailorError(f"'{path}' holds a run with other settings. Move it away, or set them back.")
         elif RunFolder(path).state == "finished":
             log.info("The run in %s is finished already.", path)
         else:
             log.info("Carrying on the run in %s.", path)
-            resume(path, watch, stop, build=self._simulation)
+            resume(path, watch, self.stop, build=self._simulation)
         if RunFolder(path).state == "finished":
             self.post.part()
 
@@ -180,6 +182,8 @@ class Headquarters:
                 log.info("%d of %d sites online%s", seen, count, "".join(f", {i}: {s.name}" for i, s in online.items()))
             if seen >= count:
                 return list(online.values())
+            if self.stop.asked:  # there is no round to finish yet
+                raise KeyboardInterrupt
             if time.monotonic() > deadline:
                 claims = ", ".join(f"{site.name} is client {site.client}" for site in self.post.sites.values())
                 raise FedTailorError(
