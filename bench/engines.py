@@ -13,7 +13,7 @@ import torch
 
 from bench.rounds import J_SMALL, federation_of, in_turns
 from fedtailor import Config, Simulation
-from fedtailor.experiment.config import method_words
+from fedtailor.experiment.config import method_overrides
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("words", nargs="*", help="key=value words of the protocol, as for `fedtailor run`")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    words = [*(args.words or J_SMALL), *method_words(args.method), f"rounds={args.repeats + 1}"]
+    words = [*(args.words or J_SMALL), *method_overrides(args.method), f"rounds={args.repeats + 1}"]
     config = Config.load(words=words)
     federation = federation_of(config, args.words)
 

@@ -25,7 +25,7 @@ from torch import nn
 from bench.bare import BareLoop, PlainCNN, tensors
 from fedtailor import Config, Federation, Simulation
 from fedtailor.errors import FedTailorError
-from fedtailor.experiment.config import method_words
+from fedtailor.experiment.config import method_overrides
 
 J_SMALL = ["data=fashion-mnist", "data.fraction=0.2", "net=cnn", "clients=20", "partition.beta=0.1"]
 
@@ -43,7 +43,9 @@ def main() -> None:
     torch.set_num_threads(1)
     names = args.methods.split(",")
     words = args.words or J_SMALL
-    configs = {name: Config.load(words=[*words, *method_words(name), f"rounds={args.repeats + 1}"]) for name in names}
+    configs = {
+        name: Config.load(words=[*words, *method_overrides(name), f"rounds={args.repeats + 1}"]) for name in names
+    }
     config = next(iter(configs.values()))
     federation = federation_of(config, args.words)
     plain = PlainCNN(federation.shape, federation.classes)

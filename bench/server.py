@@ -20,8 +20,8 @@ import torch
 
 from bench.rounds import seconds
 from fedtailor import Config, Federation, Simulation
-from fedtailor.data.split import Split
-from fedtailor.experiment.config import method_words
+from fedtailor.data.client_data import Split
+from fedtailor.experiment.config import method_overrides
 from fedtailor.experiment.sampling import select
 from fedtailor.learning import Payload, Reply
 from fedtailor.methods import methods
@@ -50,7 +50,7 @@ def shaken(payload: Payload, rng: torch.Generator) -> Payload:
 
 
 def round_of(simulation: Simulation, number: int, trained: int) -> dict[str, float]:
-    """Seconds of all sends and of the gathering of one round."""
+    """Seconds of all sends and of the aggregation of one round."""
     method, server = simulation.method, simulation.server
     server.begin(number)
     here = select(simulation.protocol, simulation.candidates, number).replying
@@ -67,12 +67,12 @@ def round_of(simulation: Simulation, number: int, trained: int) -> dict[str, flo
     rng = torch.Generator().manual_seed(number)
     ups = [o.up for o in outcomes] + [shaken(outcomes[k % trained].up, rng) for k in range(trained, len(here))]
     replies = [Reply(i, SAMPLES, up) for i, up in zip(here, ups, strict=True)]
-    return {"send": sending, "gather": seconds(lambda: method.gather(server, replies))}
+    return {"send": sending, "aggregate": seconds(lambda: method.aggregate(server, replies))}
 
 
 def measured(name: str, federation: Federation, args: argparse.Namespace) -> dict[str, float]:
     """The shortest round after the first, in which some methods have nothing to send yet."""
-    config = Config.load(words=[*args.words, *method_words(name), f"rounds={args.repeats + 1}"])
+    config = Config.load(words=[*args.words, *method_overrides(name), f"rounds={args.repeats + 1}"])
     torch.set_num_threads(args.threads)
     simulation = Simulation(federation, config.method, LeNet(conv2=19), protocol=config.settings)
     rounds = [round_of(simulation, number, args.trained) for number in range(1, args.repeats + 2)][1:]
@@ -92,10 +92,10 @@ def main() -> None:
     args = parser.parse_args()
     federation = noise(args.clients)
     table = {}
-    print(f"{'method':<16}{'send':>10}{'gather':>10}{'together':>10}   (seconds, {args.clients} clients)")
+    print(f"{'method':<16}{'send':>10}{'aggregate':>10}{'together':>10}   (seconds, {args.clients} clients)")
     for name in args.methods.split(","):
         row = table[name] = measured(name, federation, args)
-        print(f"{name:<16}{row['send']:>10.3f}{row['gather']:>10.3f}{row['seconds']:>10.3f}", flush=True)
+        print(f"{name:<16}{row['send']:>10.3f}{row['aggregate']:>10.3f}{row['seconds']:>10.3f}", flush=True)
     if args.json:
         with open(args.json, "w") as file:
             json.dump(table, file, indent=1)

@@ -23,7 +23,7 @@ def test_a_method_in_one_file(tmp_path):
         return done.stdout
 
     run("pytest", "-q", "-p", "no:cacheprovider", "test_fednudge.py")
-    assert "share of the averaged head" in " ".join(run("fedtailor.cli", "methods", "fednudge.py").split())
+    assert "share of the averaged head" in " ".join(run("fedtailor", "methods", "fednudge.py").split())
     quick = ("rounds=2", "clients=4", "partition=iid", "net=mlp", "--out", "out")
-    assert "fednudge" in run("fedtailor.cli", "compare", "fedavg", "fednudge.py:nu=0.2", *quick)
+    assert "fednudge" in run("fedtailor", "compare", "fedavg", "fednudge.py:nu=0.2", *quick)
     assert (tmp_path / "out" / "fednudge-nu-0.2-s0" / "models" / "client-00003.safetensors").exists()

@@ -11,7 +11,7 @@ import pytest
 from rich.table import Table
 
 from fedtailor import Federation, Simulation
-from fedtailor.experiment.folder import RunFolder
+from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.printable import cell, printable
 from fedtailor.report.sheets import escape_html, escape_latex, escape_markdown
 from fedtailor.report.tables import write_csv

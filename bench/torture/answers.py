@@ -21,12 +21,12 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from bench.torture import Result
 from bench.torture.mutations import description, recorded, wired
-from fedtailor.data.sites import Site, federation_of
+from fedtailor.data.sites import SiteDescription, federation_of
 from fedtailor.engines.base import Outcome
-from fedtailor.engines.flower import Flower
-from fedtailor.engines.letters import read_call, write_outcome, write_site
-from fedtailor.engines.post import Post
-from fedtailor.engines.scrutiny import Scrutiny, kind, sane
+from fedtailor.engines.flower.checks import ReplyChecks, kind, sane
+from fedtailor.engines.flower.engine import Flower
+from fedtailor.engines.flower.messages import read_call, write_outcome, write_site
+from fedtailor.engines.flower.transport import Transport
 from fedtailor.errors import FedTailorError
 from fedtailor.learning.scoring import Score
 
@@ -36,7 +36,9 @@ MEMORY = 3 << 29  # bytes by which unpacking and reading an answer may make the 
 SECONDS = 20.0  # for one try, on a busy machine
 LIAR = 2
 NAMES = [f"site {i} (clinic-{i})" for i in range(3)]
-SITE = Site(0, "clinic-0", (3, 8, 8), "uint8", 4, ("a", "b", "c", "d"), 0, (0.5,) * 3, (0.25,) * 3, train=30, test=10)
+SITE = SiteDescription(
+    0, "clinic-0", (3, 8, 8), "uint8", 4, ("a", "b", "c", "d"), 0, (0.5,) * 3, (0.25,) * 3, train=30, test=10
+)
 SITES = [replace(SITE, client=i, name=f"clinic-{i}", mean=(0.5, 0.5, 0.4 + i / 10)) for i in range(3)]
 SENT = {"model": torch.linspace(-1, 1, 500)}
 WORKS = ("hello", "fit", "fit+score", "score")
@@ -104,7 +106,7 @@ def honest(work: str) -> RecordDict:
 def asked(rng: Random, mutate: Callable[[Random, Message], Callable[[], Message]]) -> str:
     """Ask three sites for the same work; what went wrong, if anything."""
     work = rng.choice(WORKS)
-    scrutiny = Scrutiny(("model", "means", "classes", "known", "labels"), dict.fromkeys(range(3), (30, 10)), few=4)
+    scrutiny = ReplyChecks(("model", "means", "classes", "known", "labels"), dict.fromkeys(range(3), (30, 10)), few=4)
     engine = Flower(post(lambda reply: mutate(rng, reply), work), scrutiny, NAMES, {}, oldest=lambda: 0)
 
     def call(said: list[str]) -> str:
@@ -141,8 +143,10 @@ def described(rng: Random) -> str:
     return bounded(meet)
 
 
-def post(spoil: Spoil, spoilt: str) -> Post:
-    return Post(Letterbox(spoil, spoilt), {100 + i: i for i in range(3)}, {}, timeout=0.1, limit=LIMIT, device="cpu")
+def post(spoil: Spoil, spoilt: str) -> Transport:
+    return Transport(
+        Letterbox(spoil, spoilt), {100 + i: i for i in range(3)}, {}, timeout=0.1, limit=LIMIT, device="cpu"
+    )
 
 
 def unfit(work: str, outcome: Outcome) -> str:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fedtailor.cli
 import fedtailor.experiment.checkpoint
+from fedtailor.cli import app as cli
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -96,7 +96,7 @@ def _serve(words: tuple[str, ...], fault: Fault | None) -> int:
     sys.argv = ["fedtailor", *words]
     code: Any = 0
     try:
-        fedtailor.cli.main()
+        cli.main()
     except SystemExit as end:
         code = end.code
     except BaseException:

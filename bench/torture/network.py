@@ -39,13 +39,13 @@ from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
 from bench.torture import Result
 from fedtailor.deploy.connection import INSTANCE
-from fedtailor.deploy.folder import HERE, DeployFolder
+from fedtailor.deploy.deploy_folder import HERE, DeployFolder
 from fedtailor.deploy.keys import certify_site, make_authority, private_key
-from fedtailor.deploy.link import CALLS
 from fedtailor.deploy.local import start_site, stop
-from fedtailor.deploy.terms import from_words
-from fedtailor.experiment.folder import RunFolder, read_lines
+from fedtailor.deploy.settings import from_words
+from fedtailor.deploy.superlink import CALLS
 from fedtailor.experiment.run import start
+from fedtailor.experiment.run_folder import RunFolder, read_lines
 
 ATTACKER = 2  # the site that turns hostile
 WORDS = ["data=digits", "data.fraction=0.3", "net=mlp", "net.hidden=[8]", "checkpoint_every=1", "clients=3"]
@@ -288,7 +288,7 @@ def _signed(key: object, moment: object = None) -> dict[str, str]:
 
 
 def _command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "fedtailor.cli", "deploy", *map(str, words)]
+    return [sys.executable, "-m", "fedtailor", "deploy", *map(str, words)]
 
 
 def _program(name: str) -> str:

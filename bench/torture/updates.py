@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bench.torture import Result
 from fedtailor import Federation, Simulation
-from fedtailor.data.split import Split
+from fedtailor.data.client_data import Split
 from fedtailor.engines import Inline, Outcome
 from fedtailor.engines.base import Send
 from fedtailor.engines.worker import Worker

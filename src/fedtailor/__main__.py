@@ -8,7 +8,7 @@ import signal
 
 def main() -> None:
     before = signal.signal(signal.SIGINT, _stop)
-    from fedtailor.cli import main as command
+    from fedtailor.cli.app import main as command
 
     signal.signal(signal.SIGINT, before)
     command()

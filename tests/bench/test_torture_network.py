@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from bench.torture import network
-from fedtailor.deploy.folder import HERE
+from fedtailor.deploy.deploy_folder import HERE
 from fedtailor.deploy.keys import certify_server, certify_site, make_authority
-from fedtailor.deploy.link import Link
+from fedtailor.deploy.superlink import SuperLink
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def target(tmp_path) -> Iterator[network.Target]:
     site.mkdir()
     certify_site(tmp_path, "0", site / "node.key", site / "node.crt")
     shutil.copyfile(tmp_path / "ca.crt", site / "ca.crt")
-    with Link(tmp_path, {"0": site / "node.crt"}, HERE, 0, 1_000_000) as link:
+    with SuperLink(tmp_path, {"0": site / "node.crt"}, HERE, 0, 1_000_000) as link:
         yield network.Target(link.port, tmp_path / "ca.crt", site, tmp_path)
 
 

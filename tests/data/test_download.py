@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fedtailor.data import download
-from fedtailor.data.download import OFFICIAL, Remote, get
+from fedtailor.data.download import OFFICIAL, RemoteFile, get
 from fedtailor.errors import FedTailorError
 
 CONTENT = np.random.default_rng(0).bytes(700_000)
@@ -84,7 +84,7 @@ def md5(content: bytes) -> str:
 @pytest.fixture
 def one_file(monkeypatch: pytest.MonkeyPatch, server: Server) -> Server:
     server.files["train.csv"] = CONTENT
-    monkeypatch.setitem(OFFICIAL, "agnews", Remote("ag_news_csv", (), {"train.csv": md5(CONTENT)}))
+    monkeypatch.setitem(OFFICIAL, "agnews", RemoteFile("ag_news_csv", (), {"train.csv": md5(CONTENT)}))
     return server
 
 
@@ -102,7 +102,7 @@ def packed(server: Server, monkeypatch: pytest.MonkeyPatch, members: dict[str, b
                 tar.addfile(entry, io.BytesIO(content))
     file = "set.zip" if kind == "zip" else "set.tar.gz"
     server.files[file] = stream.getvalue()
-    monkeypatch.setitem(OFFICIAL, "cifar10", Remote("cifar", (), {file: md5(stream.getvalue())}, archive=True))
+    monkeypatch.setitem(OFFICIAL, "cifar10", RemoteFile("cifar", (), {file: md5(stream.getvalue())}, archive=True))
 
 
 def test_whole(one_file: Server, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_the_second_address_is_tried(one_file: Server, tmp_path: Path, monkeypat
         closed.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{closed.getsockname()[1]}/"
         addresses = (dead, f"{one_file.url}/")
-        monkeypatch.setitem(OFFICIAL, "agnews", Remote("ag_news_csv", addresses, {"train.csv": md5(CONTENT)}))
+        monkeypatch.setitem(OFFICIAL, "agnews", RemoteFile("ag_news_csv", addresses, {"train.csv": md5(CONTENT)}))
         assert (get("agnews", tmp_path) / "train.csv").read_bytes() == CONTENT
         with pytest.raises(FedTailorError, match=f"(?s)Tried:.*{dead}train.csv: .*refused"):
             get("agnews", tmp_path / "other", base_url=dead)
@@ -222,7 +222,9 @@ def test_archive_with_a_link_outside(server: Server, tmp_path: Path, monkeypatch
         link.type, link.linkname = tarfile.SYMTYPE, "../../.."
         tar.addfile(link)
     server.files["set.tar.gz"] = stream.getvalue()
-    monkeypatch.setitem(OFFICIAL, "cifar10", Remote("cifar", (), {"set.tar.gz": md5(stream.getvalue())}, archive=True))
+    monkeypatch.setitem(
+        OFFICIAL, "cifar10", RemoteFile("cifar", (), {"set.tar.gz": md5(stream.getvalue())}, archive=True)
+    )
     with pytest.raises(FedTailorError, match="was refused"):
         get("cifar10", tmp_path, base_url=server.url)
 

@@ -5,10 +5,10 @@ import torch
 from PIL import Image
 
 import fedtailor.data.sources  # noqa: F401
+from fedtailor.data.client_data import ClientData, Split
 from fedtailor.data.federation import Federation
 from fedtailor.data.partitions.iid import Iid
 from fedtailor.data.pool import Pool, sources
-from fedtailor.data.split import ClientData, Split
 from fedtailor.errors import FedTailorError
 
 

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from fedtailor.data.sites import Site, common_to, federation_of
+from fedtailor.data.sites import SiteDescription, common_to, federation_of
 from fedtailor.errors import FedTailorError
 
-FIRST = Site(0, "north", (5,), "float32", 2, ("no", "yes"), 0, (0.5,), (0.5,), train=30, test=10)
+FIRST = SiteDescription(0, "north", (5,), "float32", 2, ("no", "yes"), 0, (0.5,), (0.5,), train=30, test=10)
 SECOND = replace(FIRST, client=1, name="south", train=10)
 
 
 def test_a_site_describes_a_federation_of_one_and_nothing_of_its_samples(federation):
     alone = replace(federation, clients=[federation.clients[2]])
-    site = Site.of(alone, 2)
+    site = SiteDescription.of(alone, 2)
     assert (site.client, site.train, site.test, site.shape, site.classes) == (2, 20, 4, (5,), 3)
-    assert Site.read(site.plain()) == site
+    assert SiteDescription.read(site.plain()) == site
     stand_in = site.stand_in()
     assert (len(stand_in.clients[0].train), stand_in.at_hand, alone.at_hand) == (20, False, True)
     assert stand_in.clients[0].train.x.numel() == 0
@@ -64,7 +64,7 @@ def test_one_site_cannot_ruin_the_scaling_of_the_others():
     common = common_to([pixels, *others, liar])
     assert common.mean == (0.45, 0.5, 0.5)
     assert common.std == (0.2, 0.3, 0.25)
-    assert Site.read(common.plain()) == common  # what goes with every message passes at the sites
+    assert SiteDescription.read(common.plain()) == common  # what goes with every message passes at the sites
 
 
 def test_names_stay_distinct_whatever_sites_call_themselves():
@@ -99,10 +99,10 @@ LIES = {
 @pytest.mark.parametrize(("field", "lie"), [(field, lie) for field, lies in LIES.items() for lie in lies])
 def test_every_field_of_a_description_is_checked(field, lie):
     with pytest.raises(ValueError, match=f"type in|(its|of its|of) (sample|{field.removesuffix('s')})|shape"):
-        Site.read({**FIRST.plain(), field: lie})
+        SiteDescription.read({**FIRST.plain(), field: lie})
 
 
 @pytest.mark.parametrize("plain", [["not", "a", "site"], None, {}, {**FIRST.plain(), "more": 1}])
 def test_a_description_has_its_fields_and_no_others(plain):
     with pytest.raises(ValueError, match="has the fields"):
-        Site.read(plain)
+        SiteDescription.read(plain)

@@ -20,13 +20,13 @@ from flwr.app import Message
 from safetensors.torch import load_file
 
 from fedtailor.deploy.connection import Connection
-from fedtailor.deploy.folder import HERE, DeployFolder
+from fedtailor.deploy.deploy_folder import HERE, DeployFolder
 from fedtailor.deploy.local import start_site, stop
+from fedtailor.deploy.settings import from_words
 from fedtailor.deploy.site_process import SiteProcess
-from fedtailor.deploy.terms import from_words
-from fedtailor.engines.letters import read_call, read_outcome, write_outcome
-from fedtailor.experiment.folder import RunFolder, read_lines
+from fedtailor.engines.flower.messages import read_call, read_outcome, write_outcome
 from fedtailor.experiment.run import start
+from fedtailor.experiment.run_folder import RunFolder, read_lines
 
 pytestmark = [pytest.mark.network, pytest.mark.skipif(sys.platform != "linux", reason="counts processes by /proc")]
 
@@ -76,7 +76,7 @@ class Server:
 
     def __init__(self, folder: DeployFolder) -> None:
         self.said = folder.logs / f"serve-{time.monotonic_ns()}.txt"
-        command = [sys.executable, "-m", "fedtailor.cli", "deploy", "serve", str(folder.path)]
+        command = [sys.executable, "-m", "fedtailor", "deploy", "serve", str(folder.path)]
         with self.said.open("wb") as out:
             self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
         wait_until(lambda: "Listening" in self.text or self.ended, "the server did not start")
@@ -238,7 +238,7 @@ def test_a_site_refuses_what_its_policy_forbids_and_the_server_is_told(tmp_path)
 
 
 def test_up_shows_the_rounds_and_leaves_nothing_running_however_it_ends(tmp_path):
-    command = [sys.executable, "-m", "fedtailor.cli", "deploy", "up", *WORDS, "clients=2", "method=fedavg"]
+    command = [sys.executable, "-m", "fedtailor", "deploy", "up", *WORDS, "clients=2", "method=fedavg"]
     out = subprocess.run(
         [*command, "rounds=2", "--out", str(tmp_path / "whole")], capture_output=True, text=True, timeout=PATIENCE
     )
@@ -266,7 +266,7 @@ def running(folder: Path) -> list[str]:
 
 def test_a_new_site_joins_over_the_network(tmp_path):
     folder = make(tmp_path / "f", "clients=2", "method=fedrep", "rounds=1")
-    command = [sys.executable, "-m", "fedtailor.cli", "deploy"]
+    command = [sys.executable, "-m", "fedtailor", "deploy"]
     ran = subprocess.run(
         [*command, "up", "--resume", str(folder.path)], capture_output=True, text=True, timeout=PATIENCE
     )

@@ -21,11 +21,11 @@ pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 import ray
 
 from fedtailor import Config, Federation, Simulation
-from fedtailor.data.split import Split
+from fedtailor.data.client_data import Split
 from fedtailor.engines import WorkerLost, start_engine
 from fedtailor.errors import FedTailorError
-from fedtailor.experiment.folder import read_lines
 from fedtailor.experiment.run import start
+from fedtailor.experiment.run_folder import read_lines
 from fedtailor.methods import methods
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.nets.cnn import CNN

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 
-from fedtailor.experiment.folder import read_lines
+from fedtailor.experiment.run_folder import read_lines
 
 WORDS = ["clients=5", "partition=iid", "net=mlp", "net.hidden=[8]", "rounds=60", "checkpoint_every=5", "workers=2"]
 
@@ -54,7 +54,7 @@ def free_port() -> int:
 
 
 def run(folder: Path, *words: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "fedtailor.cli", "run", *WORDS, *words, "--out", str(folder)]
+    command = [sys.executable, "-m", "fedtailor", "run", *WORDS, *words, "--out", str(folder)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

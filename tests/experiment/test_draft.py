@@ -6,7 +6,7 @@ import pytest
 
 from fedtailor import FedTailorError
 from fedtailor.experiment.draft import drafting
-from fedtailor.experiment.folder import RunFolder
+from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.report.results import find_runs
 
 

@@ -87,7 +87,7 @@ def test_the_command(tmp_path):
     start(Config.load(words=words), tmp_path / "run")
     digits = Config.load(words=words).federation().clients[0].train
     np.savez(tmp_path / "new.npz", x=digits.x.numpy(), y=digits.y.numpy())
-    command = [sys.executable, "-m", "fedtailor.cli", "onboard", "run", "--data", "new.npz", "--out", "new.safetensors"]
+    command = [sys.executable, "-m", "fedtailor", "onboard", "run", "--data", "new.npz", "--out", "new.safetensors"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Accuracy on its" in done.stdout

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 
 from fedtailor import Config, FedTailorError
 from fedtailor.engines import WorkerLost
-from fedtailor.experiment.folder import RunFolder, read_lines
 from fedtailor.experiment.journal import Journal
 from fedtailor.experiment.run import Stop, resume, start
+from fedtailor.experiment.run_folder import RunFolder, read_lines
 from fedtailor.files import Unwritable
 
 WORDS = [
@@ -242,7 +242,7 @@ def test_a_runs_own_config_runs_again_to_the_same_numbers(tmp_path):
 
 
 def launch(folder: Path, *words: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "fedtailor.cli", "run", *WORDS, "rounds=60", *words, "--out", str(folder)]
+    command = [sys.executable, "-m", "fedtailor", "run", *WORDS, "rounds=60", *words, "--out", str(folder)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

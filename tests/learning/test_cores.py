@@ -8,7 +8,7 @@ import torch
 from fedtailor.learning import cores
 from fedtailor.learning.cores import on_all_cores
 from fedtailor.learning.similarity import squared_distances
-from fedtailor.learning.simplex import least_on_simplex
+from fedtailor.learning.simplex import argmin_on_simplex
 
 
 def test_results_come_in_the_order_of_the_pieces() -> None:
@@ -27,7 +27,7 @@ def test_numbers_do_not_depend_on_how_many_cores_there_are(monkeypatch: pytest.M
     found = []
     for count in (1, 2, 5):
         monkeypatch.setattr(cores, "cores", lambda count=count: count)
-        found.append((squared_distances(vectors), least_on_simplex(h @ h.T + torch.eye(600), h @ h.T)))
+        found.append((squared_distances(vectors), argmin_on_simplex(h @ h.T + torch.eye(600), h @ h.T)))
     assert (found[0][1] == 0).any()  # with none at zero there would be one system for all and nothing to divide
     for distances, shares in found[1:]:
         assert torch.equal(distances, found[0][0])

@@ -10,9 +10,9 @@ import torch
 from torch.autograd import gradcheck
 
 from fedtailor import Federation, Protocol
-from fedtailor.learning import Party
+from fedtailor.learning import Participant
 from fedtailor.learning.distill import Adam, Lesson, answers, distil, kl, mean_answer, symmetric_kl
-from fedtailor.learning.party import Modules
+from fedtailor.learning.participants import Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import score
 from fedtailor.nets.mlp import MLP
@@ -71,14 +71,14 @@ def test_many_teachers_count_alike():
     torch.testing.assert_close(symmetric_kl(teachers, student), sum(each) / 3)
 
 
-def proxy_party(federation: Federation, **settings) -> Party:
+def proxy_party(federation: Federation, **settings) -> Participant:
     protocol = Protocol(**{"dtype": "float64", **settings})
     modules = Modules(MLP(hidden=(6,)), None, federation.task, protocol, carry_buffers=False)
     samples = Samples(federation.clients[2].train, federation, protocol, ready=True)
-    return Party(modules, samples, protocol, {}, ("server", 1))
+    return Participant(modules, samples, protocol, {}, ("server", 1))
 
 
-def taught(party: Party, teacher: torch.Tensor, **options) -> tuple[torch.Tensor, dict[str, float]]:
+def taught(party: Participant, teacher: torch.Tensor, **options) -> tuple[torch.Tensor, dict[str, float]]:
     """The student after distillation from a net with these weights, and what was logged."""
     net = party.net("teacher", model=teacher)
 
@@ -91,7 +91,7 @@ def taught(party: Party, teacher: torch.Tensor, **options) -> tuple[torch.Tensor
     return student.all.vector, party.logged
 
 
-def adam_by_hand(party: Party, teacher: torch.Tensor, steps: int, lr: float) -> list[torch.Tensor]:
+def adam_by_hand(party: Participant, teacher: torch.Tensor, steps: int, lr: float) -> list[torch.Tensor]:
     """The student after each full-batch step."""
     x = party.samples.x
     target = party.net("teacher", model=teacher)(x).detach().softmax(1)
@@ -108,7 +108,7 @@ def adam_by_hand(party: Party, teacher: torch.Tensor, steps: int, lr: float) -> 
     return path
 
 
-def teacher_of(party: Party) -> torch.Tensor:
+def teacher_of(party: Participant) -> torch.Tensor:
     net = party.net("teacher")
     party.train(net.all, epochs=60, lr=0.3)
     return net.all.vector
@@ -153,7 +153,7 @@ def test_lessons_are_asked_for_the_samples_that_will_be_seen_only(federation):
     assert len(asked[0]) == len(set(asked[0].tolist())) == 6
 
 
-def accuracies(party: Party, path: list[torch.Tensor]) -> list[float]:
+def accuracies(party: Participant, path: list[torch.Tensor]) -> list[float]:
     return [score(party.net("judge", model=w), party.samples).accuracy for w in path]
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedtailor.learning.elementwise import learned_weights
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 
 
 @pytest.fixture

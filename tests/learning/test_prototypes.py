@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from fedtailor.learning import class_means, cross_entropy, mean_of_means, mixed, near_prototypes, prototype_distance
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 
 Z = torch.tensor([[1.0, 2.0], [3.0, 4.0], [10.0, 0.0]])
 Y = torch.tensor([0, 0, 2])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedtailor import Federation
-from fedtailor.data.split import Split
+from fedtailor.data.client_data import Split
 from fedtailor.learning import Protocol
 from fedtailor.learning.samples import Samples
 from fedtailor.nets.build import build_net

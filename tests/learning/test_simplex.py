@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import minimize
 
 from fedtailor.learning import simplex
-from fedtailor.learning.simplex import least_on_simplex, onto_simplex
+from fedtailor.learning.simplex import argmin_on_simplex, onto_simplex
 
 
 def value(a, q, b):
@@ -34,7 +34,7 @@ def test_the_same_shares_as_a_general_solver(n):
     rng = np.random.default_rng(n)
     factor = rng.normal(size=(n, n + 2))
     q, b = factor @ factor.T / n + 0.05 * np.eye(n), rng.normal(size=(6, n))
-    found = least_on_simplex(torch.from_numpy(q), torch.from_numpy(b)).numpy()
+    found = argmin_on_simplex(torch.from_numpy(q), torch.from_numpy(b)).numpy()
     assert (found >= 0).all()
     assert np.allclose(found.sum(1), 1, atol=1e-12)
     assert n < 5 or (found == 0).any()  # some bounds are at work
@@ -47,7 +47,7 @@ def test_singular_matrices_have_a_best_value_too(rank):
     rng = np.random.default_rng(rank)
     factor = rng.normal(size=(8, rank))
     q, b = factor @ factor.T, rng.normal(size=8) * (rank > 1)
-    a = least_on_simplex(torch.from_numpy(q), torch.from_numpy(b)).numpy()
+    a = argmin_on_simplex(torch.from_numpy(q), torch.from_numpy(b)).numpy()
     assert a.min() >= 0
     assert a.sum() == pytest.approx(1)
     assert value(a, q, b) <= value(by_scipy(q, b), q, b) + 1e-6
@@ -58,7 +58,7 @@ def test_a_hundred_shares_meet_the_conditions_of_an_optimum():
     factor = torch.randn(100, 30, generator=rng, dtype=torch.float64)
     gram = factor @ factor.T
     q = gram + torch.rand(100, generator=rng, dtype=torch.float64).diag()
-    a = least_on_simplex(q, gram[:20])
+    a = argmin_on_simplex(q, gram[:20])
     slope = a @ q - gram[:20]
     lowest = slope.min(1, keepdim=True).values
     assert (slope - lowest)[a > 0].max() < 1e-7  # equal where a share is positive, nowhere lower
@@ -66,8 +66,8 @@ def test_a_hundred_shares_meet_the_conditions_of_an_optimum():
 
 
 def test_one_share_is_all():
-    assert least_on_simplex(torch.tensor([[3.0]]), torch.tensor([[-5.0]])).tolist() == [[1.0]]
-    assert least_on_simplex(torch.zeros(1, 1), torch.zeros(1)).tolist() == [1.0]
+    assert argmin_on_simplex(torch.tensor([[3.0]]), torch.tensor([[-5.0]])).tolist() == [[1.0]]
+    assert argmin_on_simplex(torch.zeros(1, 1), torch.zeros(1)).tolist() == [1.0]
 
 
 def test_the_nearest_shares():
@@ -81,12 +81,12 @@ def test_the_end_is_exact_wherever_the_descent_stops(steps, monkeypatch):
     rng = torch.Generator().manual_seed(2)
     factor = torch.randn(15, 6, generator=rng, dtype=torch.float64)
     q, b = factor @ factor.T + 0.1 * torch.eye(15), torch.randn(4, 15, generator=rng, dtype=torch.float64)
-    usual = least_on_simplex(q, b)
+    usual = argmin_on_simplex(q, b)
     descended = simplex._descended
     monkeypatch.setattr(simplex, "_descended", lambda q, b: descended(q, b, steps))
-    torch.testing.assert_close(least_on_simplex(q, b), usual, rtol=0, atol=1e-9)
+    torch.testing.assert_close(argmin_on_simplex(q, b), usual, rtol=0, atol=1e-9)
     monkeypatch.setattr(simplex, "_descended", lambda q, b: torch.eye(15, dtype=q.dtype)[: len(b)])  # from a corner
-    torch.testing.assert_close(least_on_simplex(q, b), usual, rtol=0, atol=1e-9)
+    torch.testing.assert_close(argmin_on_simplex(q, b), usual, rtol=0, atol=1e-9)
 
 
 def program(n: int, dimensions: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
@@ -106,34 +106,34 @@ def test_hundreds_of_programs_at_once_end_where_each_alone_does(monkeypatch):
     alone = torch.stack([simplex._least(q, row, corner) for row, corner in zip(b[:15], corners, strict=False)])
     assert alone.gt(0).sum(1).max() > simplex.FEW  # more are positive than at the start
     monkeypatch.setattr(simplex, "_least", None)  # no row has to be ended one by one
-    together = least_on_simplex(q, b)
+    together = argmin_on_simplex(q, b)
     torch.testing.assert_close(together[:15], alone, rtol=0, atol=1e-9)
     slope = together @ q - b
     lowest = slope.min(1, keepdim=True).values
     assert (slope - lowest)[together > 0].max() < 1e-8
     assert together.min() == 0
     torch.testing.assert_close(together.sum(1), torch.ones(250, dtype=torch.float64))
-    assert torch.equal(together, least_on_simplex(q, b))
+    assert torch.equal(together, argmin_on_simplex(q, b))
 
 
 def test_rows_that_exchange_no_further_are_ended_one_by_one(monkeypatch):
     q, b = program(60)
-    usual = least_on_simplex(q, b)
+    usual = argmin_on_simplex(q, b)
     descended = simplex._descended
     for steps in (1, 2, 4):
         monkeypatch.setattr(simplex, "_descended", lambda q, b, steps=steps: descended(q, b, steps))
-        torch.testing.assert_close(least_on_simplex(q, b), usual, rtol=0, atol=1e-9)
+        torch.testing.assert_close(argmin_on_simplex(q, b), usual, rtol=0, atol=1e-9)
 
 
 def test_where_all_shares_are_positive_one_system_gives_them(monkeypatch):
     monkeypatch.setattr(simplex, "_descended", None)
     variance = torch.tensor([1.0, 2.0, 4.0, 8.0], dtype=torch.float64)
-    found = least_on_simplex(variance.diag(), torch.zeros(3, 4, dtype=torch.float64))
+    found = argmin_on_simplex(variance.diag(), torch.zeros(3, 4, dtype=torch.float64))
     torch.testing.assert_close(found, torch.tensor([[8.0, 4.0, 2.0, 1.0]] * 3, dtype=torch.float64) / 15)
 
 
 def test_systems_too_large_to_be_solved_together_give_the_same(monkeypatch):
     q, b = program(60)
-    usual = least_on_simplex(q, b)
+    usual = argmin_on_simplex(q, b)
     monkeypatch.setattr(simplex, "BLOCK", 1)
-    torch.testing.assert_close(least_on_simplex(q, b), usual, rtol=0, atol=1e-12)
+    torch.testing.assert_close(argmin_on_simplex(q, b), usual, rtol=0, atol=1e-12)

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from fedtailor import Federation, Simulation
-from fedtailor.data.split import Split
+from fedtailor.data.client_data import Split
 from fedtailor.engines.base import Outcome
-from fedtailor.engines.scrutiny import Scrutiny
+from fedtailor.engines.flower.checks import ReplyChecks
 from fedtailor.experiment.onboarding import onboard
 from fedtailor.methods import methods
 from fedtailor.nets.cnn import CNN
@@ -188,7 +188,7 @@ def test_a_server_that_looks_closely_refuses_no_honest_answer(name, strange):
     federation = STRANGE[strange][0]()
     run = simulation(name, federation, rounds=4, join=0.7, engine="inline")
     sizes = {i: (len(c.train), len(c.test)) for i, c in enumerate(federation.clients)}
-    look = Scrutiny(run.method.up, sizes, few=max(federation.classes, len(sizes)))
+    look = ReplyChecks(run.method.up, sizes, few=max(federation.classes, len(sizes)))
     hellos = {i: Outcome(up) for i, up in run._hellos().items()}
     assert look.refused("hello", hellos, {}) == {}
     while run.round < 4:

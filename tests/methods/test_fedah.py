@@ -124,8 +124,8 @@ class GlobalHead(FedRep):
         client.state["head"] = payload["head"]
         return {**super().fit(client, payload), "head": client.state["head"]}
 
-    def gather(self, server, replies):
-        super().gather(server, replies)
+    def aggregate(self, server, replies):
+        super().aggregate(server, replies)
         server.state["head"] = weighted_mean(replies, "head")
 
 

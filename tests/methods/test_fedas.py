@@ -142,7 +142,7 @@ def test_everyone_is_scored_with_the_own_model_whatever_the_server_sends(federat
 def test_useless_fisher_traces_give_way_to_samples(federation, fishers):
     simulation = Simulation(federation, FedAS(), NET, rounds=1, **SETTINGS)
     bodies = [torch.full_like(simulation.server.state["body"], v) for v in (1.0, 5.0)]
-    simulation.method.gather(
+    simulation.method.aggregate(
         simulation.server,
         [Reply(i, n, {"body": bodies[i], "fisher": torch.tensor(fishers[i])}) for i, n in enumerate((3, 1))],
     )

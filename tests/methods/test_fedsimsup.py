@@ -108,7 +108,7 @@ def test_the_server_update_of_many_clients_against_a_double_loop(sim):
     server = Server(None, None, Protocol(rounds=16), sizes)  # type: ignore[arg-type]
     server.begin(9)
     server.state.update(models=models.clone(), labels=labels)
-    method.gather(server, [Reply(j, sizes[j], {"model": uploads[j]}) for j in here])
+    method.aggregate(server, [Reply(j, sizes[j], {"model": uploads[j]}) for j in here])
     expected = server_by_hand(models, uploads, labels, sizes, beta=(4 / 9) ** 2, sim=sim)
     torch.testing.assert_close(server.state["models"], expected, rtol=0, atol=1e-12)
     assert all(torch.equal(server.state["models"][j], uploads[j]) for j in here)
@@ -131,7 +131,7 @@ def test_who_shares_no_label_with_a_participant_stays_as_it_is():
     server.begin(1)
     models = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
     server.state.update(models=models.clone(), labels=labels)
-    FedSimSup().gather(server, [Reply(1, 4, {"model": torch.zeros(5)})])
+    FedSimSup().aggregate(server, [Reply(1, 4, {"model": torch.zeros(5)})])
     assert torch.equal(server.state["models"][0], models[0])
     torch.testing.assert_close(server.state["models"][2], models[2] / 2)  # equal sizes: λ = 1/2
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor import Federation, FedTailorError, Simulation
-from fedtailor.data.split import Split
+from fedtailor.data.client_data import Split
 from fedtailor.learning import Reply
 from fedtailor.methods import methods
 from fedtailor.methods.heart import Heart

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from fedtailor import Federation, FedTailorError, Simulation
-from fedtailor.data.split import Split
+from fedtailor.data.client_data import Split
 from fedtailor.methods.ditto import Ditto
 from fedtailor.methods.finetune import FedAvgPer, FedProxPer
 from fedtailor.methods.perada import PerAda

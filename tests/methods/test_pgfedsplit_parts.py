@@ -28,7 +28,7 @@ def logits(head, z):
 
 
 def trace(federation, method, means):
-    """Feed `gather` with replies of two clients whose α have the given means; for each round: delivered?, τ, s, head made?"""
+    """Feed `aggregate` with replies of two clients whose α have the given means; for each round: delivered?, τ, s, head made?"""
     simulation = simulate(federation, method)
     server, rows = simulation.server, []
     body, head = torch.zeros(BODY).double(), torch.arange(HEAD).double()
@@ -39,7 +39,7 @@ def trace(federation, method, means):
         for i, (samples, shift) in enumerate(((30, -0.1), (10, 0.1))):
             alpha = {"alpha": torch.tensor(mean + shift, dtype=torch.float64)} if delivered else {}
             replies.append(Reply(i, samples, {"body": body + i, "head": head + t + i, **alpha}))
-        method.gather(server, replies)
+        method.aggregate(server, replies)
         made = "head" in server.state
         if made:
             torch.testing.assert_close(server.state["head"], head + t + 0.25)  # of this round's heads, by samples

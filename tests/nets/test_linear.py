@@ -73,8 +73,8 @@ def test_the_slope_along_a_direction_is_the_gradient_times_it(loss: Callable[[Ne
     net, theirs = net_of(WideLinear), net_of(nn.Linear)
     along = torch.linspace(-1, 1, len(net.body), dtype=torch.float64)
     exact = theirs.body.gradient(loss(theirs)).dot(along).item()
-    assert net.body.slope(loss(net), along) == pytest.approx(exact, abs=1e-13)
-    assert theirs.body.slope(loss(theirs), along) == pytest.approx(exact, abs=1e-13)
+    assert net.body.directional_derivative(loss(net), along) == pytest.approx(exact, abs=1e-13)
+    assert theirs.body.directional_derivative(loss(theirs), along) == pytest.approx(exact, abs=1e-13)
 
 
 def test_the_gradient_of_the_inputs_reaches_through() -> None:

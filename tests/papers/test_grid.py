@@ -87,7 +87,7 @@ def test_a_folder_of_other_settings_is_refused(ablation, tmp_path):
 @pytest.mark.slow
 def test_kill_takes_the_runs_along_and_the_same_command_goes_on(tmp_path):
     words = ["clients=3", "net=mlp", "net.hidden=[8]", "data=digits", "partition=iid", "batch=64", "checkpoint_every=1"]
-    command = [sys.executable, "-m", "fedtailor.cli", "reproduce", "pgfedsplit/fig5", *words]
+    command = [sys.executable, "-m", "fedtailor", "reproduce", "pgfedsplit/fig5", *words]
     command += ["--scale", "rounds=60,epochs=1,seeds=1,methods=wo-apa", "--out", str(tmp_path)]
     log = tmp_path / "log.txt"
     with log.open("w") as file:

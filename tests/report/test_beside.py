@@ -8,7 +8,7 @@ import pytest
 
 from fedtailor.errors import FedTailorError
 from fedtailor.report.beside import reproduction_chart, reproduction_sheet
-from fedtailor.report.material import gather
+from fedtailor.report.material import load_material
 from fedtailor.report.sections import comparison_sheets, sections
 from fedtailor.report.tables import comparison_numbers
 
@@ -44,7 +44,7 @@ def folder(make_run, tmp_path):
 
 
 def test_difference_and_rank_among_those_with_both(folder):
-    (reproduction,) = gather([folder]).reproductions
+    (reproduction,) = load_material([folder]).reproductions
     sheet = reproduction_sheet(reproduction)
     assert [row[1:6] for row in sheet.rows] == [
         ("FedAvg", "80.00", "70.00", "−10.00", "3 → 3"),
@@ -63,7 +63,7 @@ def test_difference_and_rank_among_those_with_both(folder):
 @pytest.mark.parametrize("named", ["", "cells/fedavg"])
 def test_the_scale_stands_beside_every_number(folder, named):
     """Even if only one of its runs is reported on."""
-    material = gather([folder / named])
+    material = load_material([folder / named])
     for section in sections(material, "x"):
         if section.charts:
             assert SCALE in section.html, section.title
@@ -74,4 +74,4 @@ def test_the_scale_stands_beside_every_number(folder, named):
 def test_a_file_that_is_no_reproduction_is_told(folder):
     (folder / "reproduction.json").write_text('{"preset": "x", "title": "t", "cells": [{"method": 3}]}')
     with pytest.raises(FedTailorError, match=r"reproduction.json' is not a reproduction: cells.0.method"):
-        gather([folder])
+        load_material([folder])

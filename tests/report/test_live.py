@@ -88,7 +88,7 @@ def test_mistakes_are_told_before_anything_is_served(make_run, tmp_path):
 
 
 def test_ctrl_c_ends_it_cleanly(make_run):
-    words = [sys.executable, "-u", "-m", "fedtailor.cli", "watch", str(make_run("a"))]
+    words = [sys.executable, "-u", "-m", "fedtailor", "watch", str(make_run("a"))]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watch:
         address = watch.stdout.readline().split()[3]
         assert address.startswith("http://127.0.0.1:")

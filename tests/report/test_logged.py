@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from typer.testing import CliRunner
 
-from fedtailor.cli import app
+from fedtailor.cli.app import app
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.run import start
 from fedtailor.report import logged

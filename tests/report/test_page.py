@@ -8,7 +8,7 @@ import re
 import pytest
 from plotly.offline import get_plotlyjs
 
-from fedtailor.report.material import gather
+from fedtailor.report.material import load_material
 from fedtailor.report.page import page
 from fedtailor.report.sections import sections
 
@@ -21,7 +21,7 @@ def html(make_run, tmp_path) -> str:
     make_run("b", "method=fedrep", config={"data": {"proxy": EVIL}}, accuracy=[0.2, 0.4], state="interrupted")
     make_run("d", config={"method": {"name": "<!--<script>.py"}})
     make_run("c", "method=fedrep", "partition.beta=0.7", "seed=3")
-    return page(sections(gather([tmp_path]), f"fedtailor report {EVIL}"))
+    return page(sections(load_material([tmp_path]), f"fedtailor report {EVIL}"))
 
 
 def test_users_words_are_never_markup(html):

@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 
 from fedtailor.report.live import serve
-from fedtailor.report.material import gather
+from fedtailor.report.material import load_material
 from fedtailor.report.page import page
 from fedtailor.report.sections import sections
 
@@ -80,7 +80,7 @@ def click_legend(browser, name: str) -> None:
 
 def test_toggle_table_console_and_picture(browser, study, tmp_path):
     file = tmp_path / "report.html"
-    file.write_text(page(sections(gather([study]), f"fedtailor report {EVIL}")))
+    file.write_text(page(sections(load_material([study]), f"fedtailor report {EVIL}")))
     browser.get(file.as_uri())
     browser.execute_async_script(SETTLED)
     assert browser.title == "2 methods on digits"

@@ -9,14 +9,14 @@ import pytest
 from rich.console import Console
 
 from fedtailor.errors import FedTailorError
-from fedtailor.report.material import gather
+from fedtailor.report.material import load_material
 from fedtailor.report.results import read_results
 from fedtailor.report.sections import comparison_sheets
 from fedtailor.report.tables import comparison_numbers, comparison_table
 
 
 def comparison(tmp_path, baseline=""):
-    (sheet,) = comparison_sheets(gather([tmp_path], baseline))
+    (sheet,) = comparison_sheets(load_material([tmp_path], baseline))
     return sheet, {row[0]: dict(zip(sheet.header, row, strict=True)) for row in sheet.rows}
 
 
@@ -60,13 +60,13 @@ def test_a_chosen_baseline(make_run, tmp_path):
     assert (rows["fedavg"]["against the baseline"], sheet.strong) == ("baseline", "fedavg")
     assert rows["fedrep"]["against the baseline"] == "p = 0.250 (3 clients)"
     with pytest.raises(FedTailorError, match="Did you mean 'fedavg'"):
-        gather([tmp_path], "fedavgg")
+        load_material([tmp_path], "fedavgg")
 
 
 def test_numbers_for_programs(make_run, tmp_path):
     make_run("a", "method=fedavg", accuracy=[0.5])
     make_run("b", "method=fedrep", accuracy=[0.75], state="running")
-    first, second = csv.DictReader(io.StringIO(comparison_numbers(gather([tmp_path]))))
+    first, second = csv.DictReader(io.StringIO(comparison_numbers(load_material([tmp_path]))))
     assert (first["method"], second["method"]) == ("fedavg", "fedrep")
     assert float(second["accuracy (pooled)"]) == 0.75
     assert (second["finished"], second["p"], first["bytes per round"]) == ("0", "", "2000.0")
@@ -75,7 +75,7 @@ def test_numbers_for_programs(make_run, tmp_path):
 def test_one_unreadable_run_does_not_hide_the_others(make_run, tmp_path):
     make_run("a")
     (make_run("b") / "metrics.jsonl").write_text("{}\n")
-    material = gather([tmp_path])
+    material = load_material([tmp_path])
     assert len(material.results) == 1
     assert "damaged" in material.unreadable[0]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedtailor.cli import app
+from fedtailor.cli.app import app
 from fedtailor.errors import FedTailorError
 from fedtailor.report.results import read_result
 

@@ -31,7 +31,7 @@ CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """The files of a data set with their MD5 sums, where they lie, and the folder they end in. Archives hold that folder."""
 
     folder: str
@@ -41,8 +41,8 @@ class Remote:
 
 
 # The sums are those published with the data sets (on CIFAR's and Fashion-MNIST's own pages) or checked by torchvision and torchtext.
-OFFICIAL: dict[str, Remote] = {
-    "mnist": Remote(
+OFFICIAL: dict[str, RemoteFile] = {
+    "mnist": RemoteFile(
         "mnist",
         # The first home, yann.lecun.com, no longer serves the files; these are copies byte for byte.
         ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
@@ -53,7 +53,7 @@ OFFICIAL: dict[str, Remote] = {
             "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
         },
     ),
-    "fashion-mnist": Remote(
+    "fashion-mnist": RemoteFile(
         "fashion-mnist",
         (
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -66,25 +66,25 @@ OFFICIAL: dict[str, Remote] = {
             "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
         },
     ),
-    "cifar10": Remote(
+    "cifar10": RemoteFile(
         "cifar-10-batches-bin",
         ("https://www.cs.toronto.edu/~kriz/",),
         {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
         archive=True,
     ),
-    "cifar100": Remote(
+    "cifar100": RemoteFile(
         "cifar-100-binary",
         ("https://www.cs.toronto.edu/~kriz/",),
         {"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"},
         archive=True,
     ),
-    "tiny-imagenet": Remote(
+    "tiny-imagenet": RemoteFile(
         "tiny-imagenet-200",
         ("http://cs231n.stanford.edu/",),
         {"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"},
         archive=True,
     ),
-    "agnews": Remote(
+    "agnews": RemoteFile(
         "ag_news_csv",
         ("https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/",),
         {"train.csv": "b1a00f826fdfbd249f79597b59e1dc12", "test.csv": "d52ea96a97a2d943681189a97654912d"},

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedtailor.data.client_data import ClientData, RemoteSplit, Split, dtype_word, shape_words
 from fedtailor.data.compact import Array, as_labels, as_samples, as_type, vocabulary
 from fedtailor.data.partition import Partition, hold_out, partitions
 from fedtailor.data.partitions.natural import Natural
 from fedtailor.data.pool import Pool, data_root
-from fedtailor.data.split import ClientData, Elsewhere, Split, dtype_word, shape_words
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.limits import check_bytes, check_count
 from fedtailor.nets.architecture import Task
@@ -181,7 +181,7 @@ class Federation:
         cls, path: str | PathLike[str], *, size: int = 0, channels: int = 3, test_share: float = 0.25, seed: int = 0
     ) -> Federation:
         """From images laid out as path/CLIENT/CLASS/*.png, resized to size×size if a size is given; `channels` is 3 or 1 (grey)."""
-        from fedtailor.data.sources.folder import Folder
+        from fedtailor.data.sources.image_folder import Folder
 
         values = {"path": str(path), "size": size, "channels": channels, "client_folders": True}
         pool = build(Folder, values, "folder").read(data_root())
@@ -194,7 +194,7 @@ class Federation:
     @property
     def at_hand(self) -> bool:
         """Whether the clients' samples are on this machine."""
-        return not any(isinstance(client.train, Elsewhere) for client in self.clients)
+        return not any(isinstance(client.train, RemoteSplit) for client in self.clients)
 
     def number(self, client: int | str) -> int:
         """The number of a client that is given by its number or its name."""
@@ -275,7 +275,7 @@ def _check(split: Split, where: str, federation: Federation, dtype: torch.dtype)
             f"Samples must be alike everywhere, but {where} has {shape_words(split.x.shape[1:])} {dtype_word(split.x)} "
             f"where the first client has {shape_words(federation.shape)} {str(dtype).removeprefix('torch.')}."
         )
-    if len(split) == 0 or isinstance(split, Elsewhere):
+    if len(split) == 0 or isinstance(split, RemoteSplit):
         return
     low, high = int(split.y.min()), int(split.y.max())
     if low < 0 or high >= federation.classes:

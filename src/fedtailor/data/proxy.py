@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from fedtailor.data.client_data import Split
 from fedtailor.data.compact import as_type
 from fedtailor.data.federation import Federation
 from fedtailor.data.pool import Pool
-from fedtailor.data.split import Split
 from fedtailor.errors import FedTailorError
 
 PIECE = 1024  # images resized at a time

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from fedtailor.data.client_data import ClientData, RemoteSplit, Split
 from fedtailor.data.federation import Federation
-from fedtailor.data.split import ClientData, Elsewhere, Split
 from fedtailor.errors import FedTailorError
 
 DTYPES = ("uint8", "float32", "float64", "int8", "int16", "int32", "int64")
@@ -32,7 +32,7 @@ MEANS, STDS = (0.0, 1.0), (0.001, 1.0)  # of pixels scaled to [0, 1]
 
 
 @dataclass(frozen=True)
-class Site:
+class SiteDescription:
     """One site's client as it describes itself: the kind and number of its samples, never a sample."""
 
     client: int | None  # None: a newcomer, which has no number yet
@@ -48,7 +48,7 @@ class Site:
     test: int
 
     @classmethod
-    def of(cls, federation: Federation, client: int | None) -> Site:
+    def of(cls, federation: Federation, client: int | None) -> SiteDescription:
         """The description of a federation of one client."""
         (own,) = federation.clients
         return cls(
@@ -66,7 +66,7 @@ class Site:
         )
 
     @classmethod
-    def read(cls, plain: Any) -> Site:
+    def read(cls, plain: Any) -> SiteDescription:
         """From another party's words; a ValueError says what is wrong with them."""
         expected = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(plain, dict) or plain.keys() != expected:
@@ -103,14 +103,14 @@ class Site:
         """The federation of this site alone, without its samples."""
         x = torch.empty(0, *self.shape, dtype=getattr(torch, self.dtype))
         y = torch.empty(0, dtype=torch.int64)
-        train, test = (Elsewhere(x, y, count=count) for count in (self.train, self.test))
+        train, test = (RemoteSplit(x, y, count=count) for count in (self.train, self.test))
         client = ClientData(self.name, train, test)
         return Federation(
             [client], self.shape, self.classes, self.mean, self.std, self.labels, self.vocabulary, Split(x, y)
         )
 
 
-def common_to(sites: Sequence[Site]) -> Site:
+def common_to(sites: Sequence[SiteDescription]) -> SiteDescription:
     """What all sites have in common, as a site with as many samples as the largest; a FedTailorError says where they do not fit together.
 
     Label names are joined; a site's own labels find their place among them by name. Pixels are scaled by the median of the sites' own
@@ -149,7 +149,7 @@ def common_to(sites: Sequence[Site]) -> Site:
     )
 
 
-def federation_of(sites: Sequence[Site]) -> Federation:
+def federation_of(sites: Sequence[SiteDescription]) -> Federation:
     """The federation that sites make, as their server sees it: without a single sample. Sites are numbered from 0."""
     numbers = [site.client for site in sites]
     for number, times in Counter(numbers).items():

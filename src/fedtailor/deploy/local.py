@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedtailor.deploy.folder import HERE, DeployFolder
+from fedtailor.deploy.deploy_folder import HERE, DeployFolder
 
 GRACE = 3.0  # seconds that processes have to end by themselves
 
@@ -33,7 +33,7 @@ def sites_here(folder: DeployFolder, names: Iterable[int | str], port: int) -> I
 def start_site(place: Path, port: int, log: Path) -> subprocess.Popen:
     with log.open("ab") as out:
         return subprocess.Popen(
-            [sys.executable, "-m", "fedtailor.cli", "deploy", "site", str(place), "--server", f"{HERE}:{port}"],
+            [sys.executable, "-m", "fedtailor", "deploy", "site", str(place), "--server", f"{HERE}:{port}"],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             stdout=out,

@@ -16,8 +16,8 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
 from fedtailor.deploy.connection import STRANGE, Connection
-from fedtailor.deploy.node import Node, Place
-from fedtailor.engines.letters import BadLetter, read_call
+from fedtailor.deploy.site import SiteFolder, SiteNode
+from fedtailor.engines.flower.messages import BadMessage, read_call
 from fedtailor.errors import FedTailorError
 
 log = logging.getLogger("fedtailor")
@@ -31,10 +31,10 @@ class SiteProcess:
     """Serves one site until its federation's run is finished. It keeps nothing that is not on disk: another process can take over."""
 
     def __init__(self, folder: Path, server: str = "", say: Callable[[str], None] = print) -> None:
-        self.place = Place.open(folder)
+        self.place = SiteFolder.open(folder)
         self.server = server or self.place.server
         self.say = say
-        self.node: Node | None = None
+        self.node: SiteNode | None = None
         self.run: tuple[Any, str] = (None, "")  # the federation and the config that the node was opened for
 
     def serve(self) -> None:
@@ -79,7 +79,7 @@ class SiteProcess:
                 self.say(f"The federation's run is finished. The personal model is in {self.place.folder / 'models'}.")
                 return Message(message.content, reply_to=message), True
             return Message(self._node(plain).answer(message.content), reply_to=message), False
-        except (FedTailorError, BadLetter) as problem:
+        except (FedTailorError, BadMessage) as problem:
             log.warning("refused: %s", problem)
             reason = str(problem)
         except Exception as problem:
@@ -87,12 +87,12 @@ class SiteProcess:
             reason = f"{type(problem).__name__}: {problem}"
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason[:2000]), reply_to=message), False
 
-    def _node(self, plain: dict[str, Any]) -> Node:
+    def _node(self, plain: dict[str, Any]) -> SiteNode:
         """The site's part in the run that a message belongs to; its data is read when the first message of a run comes."""
         run = plain.get("federation"), json.dumps(plain.get("config"))
         if self.node is None or run != self.run:
             self.node = None  # the data of another run may go before this one's comes
-            self.node = Node.open(self.place, plain.get("federation"), plain.get("config"))
+            self.node = SiteNode.open(self.place, plain.get("federation"), plain.get("config"))
             self.run = run
         return self.node
 

@@ -17,14 +17,14 @@ from typing import Any
 
 from fedtailor.engines import parcel
 from fedtailor.engines.base import WorkerLost
-from fedtailor.engines.remote import Remote, Request, Service
+from fedtailor.engines.remote import RemoteEngine, Request, Service
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 
 PATIENCE = 1.0  # seconds between a waiting worker's looks whether its parent is still there
 
 
-class Processes(Remote):
+class Processes(RemoteEngine):
     """Serves clients in several processes of this machine at once."""
 
     def __init__(self, worker: Worker, workers: int) -> None:

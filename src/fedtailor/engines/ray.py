@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fedtailor.engines.base import WorkerLost
 from fedtailor.engines.cluster import connection
-from fedtailor.engines.remote import Remote, Request, Service
+from fedtailor.engines.remote import RemoteEngine, Request, Service
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 
@@ -37,7 +37,7 @@ Flat = tuple[
 ]  # dtype, shape and bytes of a tensor; Ray passes such arrays without a copy
 
 
-class RayActors(Remote):
+class RayActors(RemoteEngine):
     """Serves clients in several Ray actors at once; each is sent its own clients' samples when it starts, and no others."""
 
     def __init__(self, worker: Worker, workers: int, cores: int, address: str = "") -> None:

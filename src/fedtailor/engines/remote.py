@@ -45,7 +45,7 @@ class Request:
         return {"work": self.work, "round": self.round, "contents": self.contents}
 
 
-class Remote(Engine):
+class RemoteEngine(Engine):
     """Serves clients by several workers at once, with the same numbers as `Inline` for any number of them.
 
     Each owns a fixed share of the clients, balanced by samples: their tensors and private states live there.

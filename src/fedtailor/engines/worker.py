@@ -11,19 +11,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from fedtailor.data.client_data import ClientData, Split
 from fedtailor.data.federation import Federation
-from fedtailor.data.split import ClientData, Split
 from fedtailor.engines.base import Outcome
-from fedtailor.engines.lending import Lent, kept_apart
+from fedtailor.engines.readonly import ReadOnlyPayloads, kept_apart
 from fedtailor.engines.states import States
 from fedtailor.learning import Client, Payload, Protocol, State
 from fedtailor.learning.compiled import CompiledSteps, compiles
-from fedtailor.learning.party import Modules
+from fedtailor.learning.participants import Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import Score, score
 from fedtailor.methods.base import Method
 from fedtailor.nets.architecture import Architecture
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.randomness import Key, seeded
 
 READY_LIMIT = 2 * 1024**3  # a federation larger than this, as floats, is normalized batch by batch
@@ -70,7 +70,7 @@ class Worker:
         values = sum(len(c.train) + len(c.test) for c in federation.clients) * torch.Size(federation.shape).numel()
         self.ready = values * protocol.torch_dtype.itemsize <= READY_LIMIT
         self._samples: dict[tuple[int, str], Samples] = {}
-        self._lent = Lent()
+        self._lent = ReadOnlyPayloads()
 
     def share(self, clients: Iterable[int]) -> Worker:
         """A new worker for some of the clients, which holds their samples and nobody else's, to be sent elsewhere."""
@@ -81,7 +81,7 @@ class Worker:
         )
         some.states = States()
         some._samples = {}
-        some._lent = Lent()
+        some._lent = ReadOnlyPayloads()
         return some
 
     def samples(self, split: Split, key: tuple[int, str]) -> Samples:

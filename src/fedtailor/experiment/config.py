@@ -80,7 +80,7 @@ class Config:
         """The config of a TOML file (or the default one) with key=value words laid over it."""
         values = read_toml(path) if path is not None else {}
         for word in words:
-            lay_over(values, word)
+            apply_override(values, word)
         return cls.from_values(values)
 
     @classmethod
@@ -162,7 +162,7 @@ def write_toml(values: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def lay_over(values: dict[str, Any], word: str) -> None:
+def apply_override(values: dict[str, Any], word: str) -> None:
     """Apply one key=value word: method=fedrep names a thing (and drops the options of another), method.head_epochs=5 sets an option."""
     key, sign, text = word.partition("=")
     if not sign or not key:
@@ -185,7 +185,7 @@ def lay_over(values: dict[str, Any], word: str) -> None:
     values[head] = table
 
 
-def method_words(text: str) -> list[str]:
+def method_overrides(text: str) -> list[str]:
     """A method with options of its own in one word, fedrep:head_epochs=5, as key=value words."""
     name, _, given = text.partition(":")
     return [f"method={name}", *(f"method.{word}" for word in given.split(",") if word)]

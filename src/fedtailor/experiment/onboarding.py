@@ -15,7 +15,7 @@ from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.checkpoint import load_latest
 from fedtailor.experiment.config import Config
-from fedtailor.experiment.folder import RunFolder
+from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.experiment.simulation import Simulation
 from fedtailor.learning.scoring import Score
 

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save
 
 from fedtailor.errors import FedTailorError, nearest
-from fedtailor.experiment.config import Config, lay_over
+from fedtailor.experiment.config import Config, apply_override
 from fedtailor.files import make_folder, replace_bytes
-from fedtailor.learning.party import Modules, Party
+from fedtailor.learning.participants import Modules, Participant
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import score
 from fedtailor.nets import Net
@@ -35,7 +35,7 @@ def plan(words: Iterable[str]) -> Config:
         key = word.partition("=")[0].partition(".")[0]
         if key not in KEYS:
             raise FedTailorError(f"Pretraining has no key '{key}'.{nearest(key, KEYS)} Allowed: {', '.join(KEYS)}.")
-        lay_over(values, word)
+        apply_override(values, word)
     return Config.from_values({**values, "clients": 1, "partition": ONE_PLACE})
 
 
@@ -60,7 +60,7 @@ def pretrain(config: Config, out: Path, watch: Watch = lambda epoch, loss, accur
     torch.set_num_threads(protocol.threads)
     accuracy = math.nan
     for epoch in range(protocol.epochs):
-        party = Party(modules, train, protocol, {}, ("pretrain", epoch))
+        party = Participant(modules, train, protocol, {}, ("pretrain", epoch))
         rate = protocol.lr * (1 + math.cos(math.pi * epoch / protocol.epochs)) / 2
         with seeded(protocol.seed, *party.keys):
             party.train(net.all, epochs=1, lr=rate)

@@ -14,10 +14,10 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.checkpoint import Checkpoint, drop_after, load_all, save
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.draft import drafting
-from fedtailor.experiment.folder import RunFolder
+from fedtailor.experiment.legacy_folder import closing_steps, lengths
 from fedtailor.experiment.lock import locked
+from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.experiment.simulation import Record, Simulation
-from fedtailor.experiment.unmarked import closing_steps, lengths
 from fedtailor.files import Unwritable
 
 log = logging.getLogger("fedtailor")

@@ -18,13 +18,13 @@ from fedtailor.data.federation import Federation
 from fedtailor.engines import Engine, Outcome, start_engine
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
+from fedtailor.experiment.aggregation import Aggregation
 from fedtailor.experiment.evaluation import summarize
-from fedtailor.experiment.gathering import Gathering
 from fedtailor.experiment.ledger import Ledger
 from fedtailor.experiment.notices import Notices
 from fedtailor.experiment.sampling import select
 from fedtailor.learning import Payload, Protocol, Reply, Server, State
-from fedtailor.learning.party import Modules
+from fedtailor.learning.participants import Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import Score
 from fedtailor.methods import Method, methods
@@ -93,7 +93,7 @@ class Simulation:
         self.ledger = Ledger()
         self.notices = Notices(engine.name)
         few = max(federation.classes, len(sizes))
-        self.gathering = Gathering(self.method, self.server, engine, self.notices, few)
+        self.aggregation = Aggregation(self.method, self.server, engine, self.notices, few)
         with self._threads():
             self.method.start(self.server, self._hellos())
 
@@ -140,7 +140,7 @@ class Simulation:
         clock.lap("training")
         self.traffic.up = {i: outcome.up for i, outcome in self.outcomes.items()}
         replies = [Reply(i, outcome.samples, outcome.up) for i, outcome in self.outcomes.items()]
-        used = {reply.client for reply in self.gathering.gather(replies, self.traffic.down)}
+        used = {reply.client for reply in self.aggregation.aggregate(replies, self.traffic.down)}
         self.outcomes = {i: outcome for i, outcome in self.outcomes.items() if i in used}
         self._enter_in_ledger()
         clock.lap("communication")

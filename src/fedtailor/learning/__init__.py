@@ -2,14 +2,14 @@
 
 from fedtailor.learning.losses import Loss, cross_entropy, near_prototypes, prototype_distance
 from fedtailor.learning.mixing import Payload, Reply, State, mixed, weighted_mean
-from fedtailor.learning.party import Client, Party, Server
+from fedtailor.learning.participants import Client, Participant, Server
 from fedtailor.learning.protocol import Protocol
 from fedtailor.learning.prototypes import class_means, mean_of_means
 
 __all__ = [
     "Client",
     "Loss",
-    "Party",
+    "Participant",
     "Payload",
     "Protocol",
     "Reply",

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fedtailor.errors import FedTailorError
 from fedtailor.learning.prototypes import class_means
 from fedtailor.learning.samples import Samples
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 
 
 def stage_features(net: Net, x: Tensor) -> list[Tensor]:

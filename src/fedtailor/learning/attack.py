@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedtailor.errors import FedTailorError
 from fedtailor.learning.samples import CHUNK, Samples
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 
 Space = Literal["pixel", "normalised"]
 
@@ -62,8 +62,8 @@ def pgd(
     pieces = [slice(start, start + CHUNK) for start in range(0, len(x), CHUNK)]
     for piece in pieces * steps:
         place = moved[piece].requires_grad_()
-        (slope,) = torch.autograd.grad(F.cross_entropy(net(place), y[piece]), place)
-        ahead = place.detach() + step * box.unit * slope.sign()
+        (gradient,) = torch.autograd.grad(F.cross_entropy(net(place), y[piece]), place)
+        ahead = place.detach() + step * box.unit * gradient.sign()
         near = torch.clamp(ahead, x[piece] - reach, x[piece] + reach)
         moved[piece] = near.clamp(box.low, box.high)
     return moved

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.learning.protocol import Protocol
-from fedtailor.nets.split import Net, Part
+from fedtailor.nets.net import Net, Part
 
 log = logging.getLogger("fedtailor")
 

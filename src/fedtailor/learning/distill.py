@@ -11,10 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedtailor.learning.party import Party
+from fedtailor.learning.participants import Participant
 from fedtailor.learning.samples import CHUNK, shuffled
 from fedtailor.learning.scoring import score
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 
 Accept = Literal["always", "val_better", "last"]
 
@@ -73,7 +73,7 @@ class Adam:
 
 
 def distil(
-    party: Party,
+    party: Participant,
     student: Net,
     lessons: Callable[[Tensor], Sequence[Lesson]],
     divergence: Callable[[Tensor, Tensor], Tensor],

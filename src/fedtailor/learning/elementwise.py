@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedtailor.learning.mixing import mixed
-from fedtailor.nets.split import Part
+from fedtailor.nets.net import Part
 
 
 def learned_weights(

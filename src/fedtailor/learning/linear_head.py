@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.nets.split import Part
+from fedtailor.nets.net import Part
 
 
 def is_linear_head(part: Part) -> bool:
@@ -21,7 +21,7 @@ def linear_step(part: Part, z: Tensor, y: Tensor, lr: float) -> Tensor:
     logs = F.log_softmax(torch.addmm(bias, z, weight.T), dim=1)
     loss = F.nll_loss(logs, y)
     if torch.isfinite(loss):
-        slope = logs.exp_().scatter_add_(1, y[:, None], logs.new_full((len(y), 1), -1.0))  # softmax − one-hot
-        weight.addmm_(slope.T, z, alpha=-lr / len(y))
-        bias.add_(slope.sum(0), alpha=-lr / len(y))
+        error = logs.exp_().scatter_add_(1, y[:, None], logs.new_full((len(y), 1), -1.0))  # softmax − one-hot
+        weight.addmm_(error.T, z, alpha=-lr / len(y))
+        bias.add_(error.sum(0), alpha=-lr / len(y))
     return loss

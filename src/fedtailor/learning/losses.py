@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 
 Loss = Callable[[Net, Tensor, Tensor], Tensor]
 

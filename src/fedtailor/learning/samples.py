@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from fedtailor.data.client_data import Split
 from fedtailor.data.federation import Federation
-from fedtailor.data.split import Split
 from fedtailor.errors import FedTailorError
 from fedtailor.learning.augment import flip_crop
 from fedtailor.learning.protocol import Protocol
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 
 CHUNK = 256  # samples in one forward pass when nothing trains: larger ones no longer fit into a core's cache
 

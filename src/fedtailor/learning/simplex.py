@@ -12,7 +12,7 @@ FEW = 16  # shares that are positive at the start, and the fewest that may enter
 BLOCK = 2**17  # entries of the systems solved together: as many as a cache holds
 
 
-def least_on_simplex(q: Tensor, b: Tensor) -> Tensor:
+def argmin_on_simplex(q: Tensor, b: Tensor) -> Tensor:
     """For each row of b, the shares a (a ≥ 0, Σa = 1) with the least ½aᵀQa − bᵀa; Q is positive semi-definite.
 
     As a rule all shares are positive, or few. Exchanging many at a time, for all rows together, finds the few; a row that does not get
@@ -59,8 +59,8 @@ def _descended(q: Tensor, b: Tensor, steps: int = 100) -> Tensor:
         found, level = _solved(q, row, held)
         solvable = found.isfinite().all(1, keepdim=True)
         a[under_way] = now = torch.where(solvable, found, a[under_way])
-        slope = torch.where(held, 0.0, _product(now, q) - row - level)
-        entering = _lowest(slope, (held.sum(1) // 4).clamp(min=FEW)) & (slope < -slack)
+        gradient = torch.where(held, 0.0, _product(now, q) - row - level)
+        entering = _lowest(gradient, (held.sum(1) // 4).clamp(min=FEW)) & (gradient < -slack)
         exchanged = (held & (now <= 0)) | entering
         inside[under_way] = held ^ exchanged
         under_way = under_way[exchanged.any(1)]
@@ -79,7 +79,7 @@ def _lowest(values: Tensor, counts: Tensor) -> Tensor:
 
 
 def _solved(q: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-    """What is best for each row on the shares inside, were they allowed to be negative, and the slope that all of these then have."""
+    """What is best for each row on the shares inside, were they allowed to be negative, and the gradient that all of these then have."""
     a, level = torch.zeros_like(b), b.new_zeros(len(b), 1)
     nobody, padded = len(q), F.pad(q, (0, 1, 0, 1))
     counts = inside.sum(1)
@@ -120,10 +120,10 @@ def _slack(q: Tensor, b: Tensor) -> Tensor:
 
 
 def _are_least(q: Tensor, b: Tensor, a: Tensor) -> Tensor:
-    """Whether the shares of each row are the best: slopes are equal where a share is positive, and nowhere lower."""
-    slope = _product(a, q) - b
-    level = slope.masked_fill(a == 0, -torch.inf).amax(1)
-    return (a >= 0).all(1) & (level <= slope.amin(1) + _slack(q, b))
+    """Whether the shares of each row are the best: gradients are equal where a share is positive, and nowhere lower."""
+    gradient = _product(a, q) - b
+    level = gradient.masked_fill(a == 0, -torch.inf).amax(1)
+    return (a >= 0).all(1) & (level <= gradient.amin(1) + _slack(q, b))
 
 
 def _least(q: Tensor, b: Tensor, a: Tensor) -> Tensor:
@@ -131,10 +131,10 @@ def _least(q: Tensor, b: Tensor, a: Tensor) -> Tensor:
     a, inside = _settled(q, b, a, a.nonzero().squeeze(1))
     slack = _slack(q, b)
     for _ in range(10 * len(b)):  # each pass lowers the value, so it ends by itself; the bound is for rounding
-        slope = q @ a - b
-        level = slope[inside].mean()  # all equal where a is best on the shares inside
-        slope[inside] = torch.inf
-        lowest, entering = slope.min(0)
+        gradient = q @ a - b
+        level = gradient[inside].mean()  # all equal where a is best on the shares inside
+        gradient[inside] = torch.inf
+        lowest, entering = gradient.min(0)
         if lowest >= level - slack:
             break
         a, inside = _settled(q, b, a, torch.cat([inside, entering.view(1)]))

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedtailor.learning import Client, Payload, State, cross_entropy, mixed
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
@@ -39,9 +39,9 @@ class APFL(FedAvg):
         alpha, lr = float(client.state["alpha"]), client.protocol.lr
         step = self._pfllib_step if self.pfllib_style else self._step
         for x, y in client.guarded(client.batches(purpose="all"), net.all, own.all):
-            slope = step(client, net, own, alpha, x, y)
-            if self.adaptive and math.isfinite(slope):
-                alpha = min(max(alpha - lr * slope, 0.0), 1.0)
+            alpha_gradient = step(client, net, own, alpha, x, y)
+            if self.adaptive and math.isfinite(alpha_gradient):
+                alpha = min(max(alpha - lr * alpha_gradient, 0.0), 1.0)
         if self.pfllib_style:
             own.all.weights.copy_(mixed(own.all.weights, net.all.weights, alpha))
         client.state.update(own=own.all.vector, alpha=torch.tensor(alpha, dtype=torch.float64))
@@ -57,13 +57,13 @@ class APFL(FedAvg):
         own.all.weights.copy_(v)
         if not (client.sound(mixture_loss) and client.sound(loss)):
             return 0.0
-        slope = (v - w).dot(gradient).item()
+        alpha_gradient = (v - w).dot(gradient).item()
         net.all.step(loss, lr)
         own.all.weights.sub_(gradient, alpha=lr * alpha)
-        return slope
+        return alpha_gradient
 
     def _pfllib_step(self, client: Client, net: Net, own: Net, alpha: float, x: Tensor, y: Tensor) -> float:
-        """w and v each descend their own loss; the slope mixes their gradients and pulls α to zero."""
+        """w and v each descend their own loss; α's gradient mixes their gradients and pulls α to zero."""
         w, v, lr = net.all.weights, own.all.weights, client.protocol.lr
         loss, own_loss = cross_entropy(net, x, y), cross_entropy(own, x, y)
         if not (client.sound(own_loss) and client.sound(loss)):

@@ -53,7 +53,7 @@ class Method(ABC):
     def fit(self, client: Client, payload: Payload) -> Payload:
         """Local training: may change `client.state`, returns what is sent up."""
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         """Make the new `server.state` of the replies, which come in the order of client numbers; there is at least one."""
 
     @property

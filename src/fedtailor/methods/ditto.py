@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fedtailor.learning import Client, Payload, State
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedtailor.learning import Client, Payload, Reply, Server, State, cross_entropy, mixed, weighted_mean
 from fedtailor.methods.base import Method, methods
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
@@ -75,8 +75,10 @@ class FedAFK(Method):
                 if client.sound(loss):
                     own.body.step(loss, lr)  # (5)
                 if self.afa:
-                    slope = self._slope(between, own, shared, mu, x, y, target)
-                    mu = min(max(mu - (self.mu_lr or lr) * slope, 0.0), 1.0) if math.isfinite(slope) else mu  # (6)
+                    gradient = self._mu_gradient(between, own, shared, mu, x, y, target)
+                    mu = (
+                        min(max(mu - (self.mu_lr or lr) * gradient, 0.0), 1.0) if math.isfinite(gradient) else mu
+                    )  # (6)
             if self.afa:
                 own.body.vector = mixed(own.body.vector, shared.body.vector, mu)  # (3)
             client.train(own.head, epochs=1)  # (7)
@@ -102,15 +104,15 @@ class FedAFK(Method):
         transfer = F.kl_div(other, reference, reduction="batchmean", log_target=True)  # KL(reference ‖ other)
         return (1 - self.lam) * F.cross_entropy(own.classify(z), y) + self.lam * transfer
 
-    def _slope(
+    def _mu_gradient(
         self, between: Net, own: Net, shared: Net, mu: float, x: Tensor, y: Tensor, target: Tensor | None
     ) -> float:
         """∂ℓ_total/∂μ along θ(μ) = μθ_i + (1−μ)θ_G: the gradient there, times θ_i − θ_G."""
         mine, theirs = own.body.weights, shared.body.weights
         torch.lerp(theirs, mine, mu if self.mu_at == "mixture" else 1.0, out=between.body.weights)
-        return between.train().body.slope(self._total(between, x, y, target), mine - theirs)
+        return between.train().body.directional_derivative(self._total(between, x, y, target), mine - theirs)
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.state["body"] = weighted_mean(replies, "body")
 
     def personal(self, client: Client, payload: Payload) -> Net:

@@ -10,7 +10,7 @@ from fedtailor.learning.elementwise import learned_weights
 from fedtailor.learning.samples import shuffled_pairs
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedrep import FedRep
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
@@ -60,7 +60,7 @@ class FedAH(FedRep):
             client.log(global_share=client.state["weights"].mean().item())
         return {"body": net.body.vector, "head": net.head.vector}
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.state["body"] = weighted_mean(replies, "body")
         server.state["head"] = weighted_mean(replies, "head")
 

@@ -11,7 +11,7 @@ from fedtailor.learning.elementwise import learned_weights
 from fedtailor.learning.samples import shuffled_pairs
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 RECENT = 10  # losses whose spread tells whether the first learning of weights has settled

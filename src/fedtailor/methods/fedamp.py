@@ -12,7 +12,7 @@ from fedtailor.learning.cores import on_all_cores
 from fedtailor.learning.mixing import column_blocks
 from fedtailor.learning.similarity import squared_distances
 from fedtailor.methods.base import Method, methods
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
@@ -56,7 +56,7 @@ class FedAMP(Method):
         client.state["model"] = net.all.vector
         return {"model": net.all.vector}
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         models, met = server.state["models"], server.state["met"]
         for r in replies:
             models[r.client], met[r.client] = r["model"], True

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedtailor.learning import Client, Payload, Reply, Server, State, class_means, cross_entropy, weighted_mean
 from fedtailor.methods.base import Method, methods
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
@@ -58,7 +58,7 @@ class FedAS(Method):
         client.log(fisher=fisher.item())
         return {"body": net.body.vector, "fisher": fisher}
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         weights = [r["fisher"].item() for r in replies]
         sound = 0 < sum(weights) < math.inf  # false for NaN as well: then samples are the weights
         server.state["body"] = weighted_mean(replies, "body", weights if sound else None)

@@ -32,7 +32,7 @@ class FedAvg(Method):
         client.train(net.all)
         return {"model": net.all.vector}
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.state["model"] = weighted_mean(replies, "model")
 
     def personal(self, client: Client, payload: Payload) -> nn.Module:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from fedtailor.learning import Client, Payload, Reply, Server, weighted_mean
 from fedtailor.methods.base import Method, methods
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
@@ -37,7 +37,7 @@ class FedBABU(Method):
         client.train(net.body)
         return {"body": net.body.vector}
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.state["body"] = weighted_mean(replies, "body", [1.0] * len(replies))
 
     @property

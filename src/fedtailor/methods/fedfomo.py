@@ -10,7 +10,7 @@ from fedtailor.learning import Client, Payload, Reply, Server, State
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import score
 from fedtailor.methods.base import Method, methods
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.randomness import torch_stream
 from fedtailor.registry import option
 
@@ -98,7 +98,7 @@ class FedFomo(Method):
         distances = (models - before).norm(dim=1).to(losses)
         return ((losses[0] - losses[1:]) / (distances + 1e-5)).nan_to_num(0, 0, 0)
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         chosen = {
             r.client: self.chosen(server, r.client) for r in replies
         }  # as they were sent, before anything changes

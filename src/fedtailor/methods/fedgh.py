@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fedtailor.learning import Client, Loss, Payload, Reply, Server, class_means
 from fedtailor.methods.base import methods
 from fedtailor.methods.lg_fedavg import LGFedAvg
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
@@ -39,7 +39,7 @@ class FedGH(LGFedAvg):
         labels = counts.nonzero().squeeze(1)
         return {"means": means[labels], "labels": labels}
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         net = server.net(head=server.state["head"])
         means, labels = torch.cat([r["means"] for r in replies]), torch.cat([r["labels"] for r in replies])
         server.train(net.head, on=(means, labels), loss=_among(labels), lr=self.server_lr, epochs=self.server_epochs)

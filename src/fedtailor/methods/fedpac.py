@@ -18,9 +18,9 @@ from fedtailor.learning import (
     near_prototypes,
     weighted_mean,
 )
-from fedtailor.learning.simplex import least_on_simplex
+from fedtailor.learning.simplex import argmin_on_simplex
 from fedtailor.methods.base import Method, methods
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 NEGLIGIBLE = 1e-3  # smaller weights of other clients' heads are dropped
@@ -70,7 +70,7 @@ class FedPAC(Method):
         targets = torch.where(known.unsqueeze(1), payload["prototypes"], own)
         return near_prototypes(targets, torch.ones_like(known), self.lam)
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.state["body"] = weighted_mean(replies, "body")
         means, counts = zip(*((r["means"], r["counts"]) for r in replies), strict=True)
         server.state["prototypes"], server.state["known"] = mean_of_means(means, counts, weighted=True)
@@ -96,7 +96,7 @@ def head_weights(h: Tensor, variance: Tensor) -> Tensor:
     quadratic = gram + variance.double().clamp(min=0).diag()  # of one sample it is zero, or rounded below
     if not torch.isfinite(quadratic).all():
         return torch.eye(len(h), dtype=h.dtype)
-    weights = least_on_simplex(quadratic, gram)
+    weights = argmin_on_simplex(quadratic, gram)
     kept = torch.where(weights >= NEGLIGIBLE, weights, 0.0)
     kept = torch.where(kept.any(1, keepdim=True), kept, weights)  # among thousands of clients all weights may be small
     return kept / kept.sum(1, keepdim=True)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
 from fedtailor.methods.base import Method, methods
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 
 
 @methods.register("fedper")
@@ -36,7 +36,7 @@ class FedPer(Method):
         client.state["head"] = net.head.vector
         return {"body": net.body.vector}
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.state["body"] = weighted_mean(replies, "body")
 
     def personal(self, client: Client, payload: Payload) -> Net:

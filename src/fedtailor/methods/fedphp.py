@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fedtailor.learning import Client, Payload, State, mixed
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 WIDTHS = (10, 15, 20, 50)

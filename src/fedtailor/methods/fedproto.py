@@ -21,7 +21,7 @@ from fedtailor.learning import (
 )
 from fedtailor.methods.base import Method, methods
 from fedtailor.methods.finetune import FedAvgFT
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 UNKNOWN = 1e3  # how far below the lowest other logit that of a class without a prototype lies
@@ -77,7 +77,7 @@ class FedProto(Method):
         client.state["model"] = net.all.vector
         return means_and_counts(client, net, self.weighted)
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.state.update(prototypes_of(replies, self.weighted))
 
     def personal(self, client: Client, payload: Payload) -> nn.Module:
@@ -109,8 +109,8 @@ class FedProtoPer(FedAvgFT):
         client.train(net.all, loss=drawn(payload, self.lam))
         return {"model": net.all.vector, **means_and_counts(client, net, self.weighted)}
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
-        super().gather(server, replies)
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
+        super().aggregate(server, replies)
         server.state.update(prototypes_of(replies, self.weighted))
 
 

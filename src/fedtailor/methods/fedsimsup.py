@@ -14,7 +14,7 @@ from fedtailor.learning.mixing import column_blocks
 from fedtailor.learning.similarity import label_similarity
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.fitting import kind
-from fedtailor.nets.split import Net, Part
+from fedtailor.nets.net import Net, Part
 from fedtailor.randomness import numpy_stream
 from fedtailor.registry import option
 
@@ -107,7 +107,7 @@ class FedSimSup(Method):
             client.log(group=self._names.index(self._draw(client.protocol.seed, client.id)))
         return {"model": self._shared(net).vector}
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         models = server.state["models"]
         if self.sim == "fedavg":
             models.copy_(weighted_mean(replies, "model").expand_as(models))

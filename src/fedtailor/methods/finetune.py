@@ -6,7 +6,7 @@ from fedtailor.learning import Client, Payload
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.methods.fedprox import FedProx
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 

@@ -15,7 +15,7 @@ from fedtailor.learning.attack import attack_box, pgd
 from fedtailor.learning.distill import Lesson, kl, symmetric_kl
 from fedtailor.methods.base import methods
 from fedtailor.methods.perada import PerAda
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 

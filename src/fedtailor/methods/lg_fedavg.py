@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
 from fedtailor.methods.base import Method, methods
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 
 
 @methods.register("lg-fedavg", "lgfedavg")
@@ -36,7 +36,7 @@ class LGFedAvg(Method):
         client.state["body"] = net.body.vector
         return {"head": net.head.vector}
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.state["head"] = weighted_mean(replies, "head", [1.0] * len(replies))
 
     def personal(self, client: Client, payload: Payload) -> Net:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fedtailor.learning import Client, Payload, State
 from fedtailor.methods.base import Method, methods
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 
 
 @methods.register("local", "standalone")

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedtailor.learning import Client, Payload, cross_entropy
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 Batch = tuple[Tensor, Tensor]

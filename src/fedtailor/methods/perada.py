@@ -13,7 +13,7 @@ from fedtailor.learning import Client, Loss, Payload, Reply, Server, State, cros
 from fedtailor.learning.distill import Lesson, answers, distil, kl, mean_answer
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
@@ -72,7 +72,7 @@ class PerAda(FedAvg):
         client.train(local.all, purpose="global")
         return {"model": local.all.vector}
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.state["model"] = mean = weighted_mean(replies, "model", [1.0] * len(replies))
         if self.akt and server.round <= self.akt_rounds:
             student = server.net("student", model=mean)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fedtailor.errors import FedTailorError
 from fedtailor.learning import Client, Payload, Reply, Server, State, class_means, weighted_mean
 from fedtailor.methods.base import Method, methods
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
@@ -78,7 +78,7 @@ class PFedFDA(Method):
         statistics = {"mixed_means": mixed.means, "mixed_covariance": mixed.covariance}
         return {"body": net.body.vector, **{name: value.to(net.head.live) for name, value in statistics.items()}}
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.state["body"] = weighted_mean(replies, "body")
         server.state["means"] = weighted_mean(replies, "mixed_means")
         server.state["covariance"] = weighted_mean(replies, "mixed_covariance")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fedtailor.learning import Client, Payload, Reply, Server, State, cross_entropy, mixed, weighted_mean
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
@@ -48,7 +48,7 @@ class PFedMe(FedAvg):
         sent[len(sent) - len(w) :] = w
         return {"model": sent}
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         mean = weighted_mean(replies, "model", [1.0] * len(replies))
         server.state["model"] = mixed(mean, server.state["model"], self.beta)
 

@@ -24,10 +24,10 @@ from fedtailor.learning import (
     weighted_mean,
 )
 from fedtailor.learning.gaussian import drawn_features, kept_where_unseen, spread_between, spread_total
-from fedtailor.learning.search import least_convex
+from fedtailor.learning.search import argmin_convex
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedper import FedPer
-from fedtailor.nets.split import Net
+from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 ENOUGH = 2048  # samples that α is searched with
@@ -95,10 +95,10 @@ class PGFedSplit(FedPer):
     def send(self, server: Server, client: int) -> Payload:
         return {name: server.state[name] for name in self.down if name in server.state}
 
-    def gather(self, server: Server, replies: Sequence[Reply]) -> None:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.state["body"] = weighted_mean(replies, "body")
         if self.gaussian or self.proto_reg:
-            self._gather_prototypes(server, replies)
+            self._aggregate_prototypes(server, replies)
         if self.head_agg:
             self._schedule(server, replies)
 
@@ -118,7 +118,7 @@ class PGFedSplit(FedPer):
             state["head"], state["waited"] = weighted_mean(replies, "head"), torch.tensor(0)
         server.log(tau=tau)
 
-    def _gather_prototypes(self, server: Server, replies: Sequence[Reply]) -> None:
+    def _aggregate_prototypes(self, server: Server, replies: Sequence[Reply]) -> None:
         state = server.state
         means, present = ([r[name] for r in replies] for name in ("prototypes", "classes"))
         centres, seen = mean_of_means(means, present)
@@ -180,11 +180,11 @@ class PGFedSplit(FedPer):
         curvature = 2 * self.beta * min(gap, 2 * self.tau_max) * divergence
         towards, right = own - other, F.one_hot(y.cpu(), own.shape[1])
 
-        def slope(alpha: float) -> float:
+        def gradient(alpha: float) -> float:
             error = torch.softmax(other + alpha * towards, dim=1) - right
             return (error * towards).sum(1).mean().item() + curvature * alpha
 
-        return least_convex(slope)
+        return argmin_convex(gradient)
 
     @torch.no_grad()
     def _logits(self, net: Net, head: Tensor, z: Tensor) -> Tensor:

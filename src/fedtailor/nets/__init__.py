@@ -7,7 +7,7 @@ import pkgutil
 
 from fedtailor.nets.architecture import Architecture, Task, nets
 from fedtailor.nets.build import build_net
-from fedtailor.nets.split import Net, Part
+from fedtailor.nets.net import Net, Part
 
 for _module in pkgutil.iter_modules(__path__):  # every net registers itself when its file is imported
     importlib.import_module(f"{__name__}.{_module.name}")

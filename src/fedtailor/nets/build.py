@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedtailor.errors import FedTailorError
 from fedtailor.limits import check_bytes
 from fedtailor.nets.architecture import Architecture, Task, nets
-from fedtailor.nets.split import Net, check_cut
+from fedtailor.nets.net import Net, check_cut
 from fedtailor.randomness import seeded
 
 

@@ -13,7 +13,7 @@ WIDE = 2**18  # weights from which on the memory saved outweighs a call of Pytho
 
 
 class WideLinear(nn.Linear):
-    """A linear layer whose SGD step is one product, w ← w − η·gᵀz, of the slopes g of its outputs and its inputs z.
+    """A linear layer whose SGD step is one product, w ← w − η·gᵀz, of the gradients g of its outputs and its inputs z.
 
     With a batch of ten the gradient gᵀz has rank ten but is as large as the weights; to write it, read it and add it takes longer
     than to compute it. Where nobody steps (`unformed`), the gradient is what it always is.
@@ -35,13 +35,13 @@ class WideLinear(nn.Linear):
     @torch.no_grad()
     def add_gradient(self, factor: float) -> None:
         """Add a multiple of the gradient that `unformed` left to the weights, once."""
-        for slope, z in self._take():
-            self.weight.addmm_(slope.T, z, alpha=factor)
+        for grad_output, z in self._take():
+            self.weight.addmm_(grad_output.T, z, alpha=factor)
 
     @torch.no_grad()
-    def slope(self, along: Tensor) -> Tensor:
+    def directional_derivative(self, along: Tensor) -> Tensor:
         """The product of the gradient that `unformed` left with a direction: Σ g·(z alongᵀ)."""
-        return sum((torch.sum(slope * (z @ along.T)) for slope, z in self._take()), along.new_zeros(()))
+        return sum((torch.sum(grad_output * (z @ along.T)) for grad_output, z in self._take()), along.new_zeros(()))
 
     def _take(self) -> list[tuple[Tensor, Tensor]]:
         factors, self.factors = self.factors or [], None
@@ -69,15 +69,15 @@ class _Product(torch.autograd.Function):
         return torch.addmm(bias, z, weight.T)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         z, weight = ctx.saved_tensors
         of_inputs, of_weight, of_bias = ctx.needs_input_grad[:3]
         if ctx.layer.factors is not None:
-            ctx.layer.factors.append((slope, z))
+            ctx.layer.factors.append((grad_output, z))
             of_weight = False
         return (
-            slope @ weight if of_inputs else None,
-            slope.T @ z if of_weight else None,
-            slope.sum(0) if of_bias else None,
+            grad_output @ weight if of_inputs else None,
+            grad_output.T @ z if of_weight else None,
+            grad_output.sum(0) if of_bias else None,
             None,
         )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedtailor.errors import FedTailorError
 from fedtailor.limits import check_bytes
-from fedtailor.nets.split import last_linear
+from fedtailor.nets.net import last_linear
 
 
 def load_weights(module: nn.Module, path: str | Path) -> None:

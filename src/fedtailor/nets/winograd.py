@@ -81,12 +81,12 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
         tiles, kernels, down, across = ctx.saved_tensors
-        a, g = _matrices(ctx.size, slope.dtype)
+        a, g = _matrices(ctx.size, grad_output.dtype)
         n, rows, columns = ctx.shape
         count, outputs, channels = kernels.shape
-        pixels = slope.permute(0, 2, 3, 1).reshape(n, rows, SIDE, columns, SIDE, outputs)
+        pixels = grad_output.permute(0, 2, 3, 1).reshape(n, rows, SIDE, columns, SIDE, outputs)
         products = (a.T @ pixels.permute(2, 4, 1, 3, 0, 5).reshape(SIDE**2, -1)).view(count, -1, outputs)
         of_kernels = g.T @ torch.bmm(products.transpose(1, 2), tiles).view(count, -1)
         of_weight = of_kernels.T.contiguous().view(outputs, channels, ctx.size, ctx.size)
@@ -96,7 +96,7 @@ class _Convolution(torch.autograd.Function):
             of_tiles = torch.bmm(products, kernels).view(points, points, rows, columns, -1).transpose(1, 2)
             d = across.T @ (down.T @ of_tiles.reshape(len(down), -1)).view(height, len(across), -1)
             of_images = d.view(height, width, n, channels).permute(2, 3, 0, 1).contiguous(memory_format=channels_last)
-        return of_images, of_weight, slope.sum((0, 2, 3)), None
+        return of_images, of_weight, grad_output.sum((0, 2, 3)), None
 
 
 @cache

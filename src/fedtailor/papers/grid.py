@@ -18,10 +18,10 @@ from typing import Any
 
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config
-from fedtailor.experiment.folder import RunFolder
 from fedtailor.experiment.run import Stop, polite_stop, resume, start
+from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.papers.measures import MEASURES
-from fedtailor.papers.presets import Cell, Part, Preset, Words
+from fedtailor.papers.presets import Cell, Preset, Term, Words
 
 STATE_FIGURES = {"by-label", "surface"}  # drawn from models, so the runs keep their last checkpoints
 POLL = 0.2  # seconds between two looks at the processes
@@ -90,7 +90,7 @@ class Grid:
                 for part in cell.parts:
                     self._add(part, seed, keeps or measure.needs_models)
 
-    def _add(self, part: Part, seed: int, keeps_state: bool) -> None:
+    def _add(self, part: Term, seed: int, keeps_state: bool) -> None:
         words = with_seed(part.words, seed)
         folder = self.out / "cells" / f"{slug(part.name)}-s{seed}"
         known = self._jobs.get(words, Job(folder, words, keeps_state))

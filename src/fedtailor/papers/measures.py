@@ -13,8 +13,8 @@ import torch
 
 from fedtailor.data.pool import data_root
 from fedtailor.experiment.config import Config
-from fedtailor.experiment.folder import RunFolder, read_lines
 from fedtailor.experiment.onboarding import finished_simulation
+from fedtailor.experiment.run_folder import RunFolder, read_lines
 from fedtailor.learning.scoring import score
 from fedtailor.methods.fedsimsup import FedSimSup
 from fedtailor.nets.architecture import Task

@@ -18,8 +18,7 @@ from fedtailor.errors import FedTailorError, nearest
 from fedtailor.experiment.config import CHOICES
 from fedtailor.methods import methods
 from fedtailor.papers.measures import MEASURES
-from fedtailor.papers.published import Row as Number
-from fedtailor.papers.published import published, words_of
+from fedtailor.papers.published import PublishedNumber, published, words_of
 
 PAPERS = ("pgfedsplit", "heart", "fedsimsup", "fedafk", "fedah")
 # The partition stays as it is while seeds change; runs are processes of their own, which need no more.
@@ -29,7 +28,7 @@ AVERAGE = "Average"  # a column that is the mean of the columns with its setting
 Words = tuple[str, ...]
 
 
-class Part(NamedTuple):
+class Term(NamedTuple):
     """A run that a cell looks at, seeds apart, and the weight of its number there."""
 
     weight: float
@@ -67,8 +66,8 @@ class Cell:
     row: str
     column: str
     measure: str
-    parts: tuple[Part, ...]
-    number: Number | None = None  # the published one
+    parts: tuple[Term, ...]
+    number: PublishedNumber | None = None  # the published one
     group: str = ""
 
     @property
@@ -190,7 +189,7 @@ class Paper:
         told = dict.fromkeys((n.method, self.divided(n, facts)[1]) for n in numbers)
         return [self.row(method, tokens) for method, tokens in told] + given
 
-    def divided(self, number: Number, facts: dict[str, Any]) -> tuple[Words, Words]:
+    def divided(self, number: PublishedNumber, facts: dict[str, Any]) -> tuple[Words, Words]:
         """The tokens of a setting that belong to its column, and those that make a row of their own."""
         by = facts.get("rows_by")
         tokens = number.setting.split(";")
@@ -222,7 +221,7 @@ class Paper:
         value = token.removeprefix(stem[:-1])
         return label.replace("{}", value), tuple(words.replace("{}", value).split())
 
-    def part(self, weight: float, facts: dict[str, Any], column: Column, row: Row) -> Part:
+    def part(self, weight: float, facts: dict[str, Any], column: Column, row: Row) -> Term:
         """One run with all its words but the seed."""
         dataset = self.facts["datasets"][column.dataset].split()
         tokens = (word for token in column.tokens for word in self.token(token)[1])
@@ -230,21 +229,21 @@ class Paper:
         own = [*facts.get("words", "").split(), *row.words]
         last = self.facts.get("last", "").replace("{data}", str(data_root())).split()
         name = f"{column.name.partition(':')[0]}, {row.name}"
-        return Part(weight, name, settled([*where_known(common, own), *own, *last]))
+        return Term(weight, name, settled([*where_known(common, own), *own, *last]))
 
     def measure(self, metric: str) -> str:
         return str(self.facts["metrics"][metric])
 
-    def number(self, column: Column, row: Row) -> Number | None:
+    def number(self, column: Column, row: Row) -> PublishedNumber | None:
         key = (column.table, column.dataset, frozenset((*column.tokens, *row.tokens)), row.method, column.metric)
         return self.by_place.get(key)
 
     @cached_property
-    def by_place(self) -> dict[tuple[object, ...], Number]:
+    def by_place(self) -> dict[tuple[object, ...], PublishedNumber]:
         return {(n.table, n.dataset, frozenset(n.setting.split(";")), n.method, n.metric): n for n in self.numbers}
 
     @cached_property
-    def numbers(self) -> list[Number]:
+    def numbers(self) -> list[PublishedNumber]:
         return [n for n in published() if n.paper == self.paper]
 
 

@@ -29,7 +29,7 @@ VARIANTS: dict[tuple[str, str], list[str]] = {
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedNumber:
     """One published number."""
 
     paper: str
@@ -43,9 +43,9 @@ class Row:
 
 
 @cache
-def published() -> list[Row]:
+def published() -> list[PublishedNumber]:
     text = files("fedtailor.papers").joinpath("published.csv").read_text()
-    return [Row(**row) for row in csv.DictReader(text.splitlines())]
+    return [PublishedNumber(**row) for row in csv.DictReader(text.splitlines())]
 
 
 def words_of(paper: str, method: str) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from fedtailor.errors import FedTailorError
-from fedtailor.report.material import gather
+from fedtailor.report.material import load_material
 from fedtailor.report.page import content, page
 from fedtailor.report.results import Result, read_run
 from fedtailor.report.sections import Section, sections
@@ -41,7 +41,7 @@ class Watched:
     def now(self) -> tuple[str, list[Section]]:
         """The report as of now, and a stamp that changes when it does."""
         with self._lock:
-            material = gather(self.paths, read=self._read)
+            material = load_material(self.paths, read=self._read)
             stamps = sorted((str(r.path), _stamp(r.path)) for r in material.results)
         return sha256(repr(stamps).encode()).hexdigest()[:16], sections(material, self.command)
 

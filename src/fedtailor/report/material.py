@@ -30,7 +30,7 @@ class Material:
         return scale_of([r.path for r in results], self.reproductions)
 
 
-def gather(paths: Sequence[Path], baseline: str = "", read: Callable[[Path], Result] = read_run) -> Material:
+def load_material(paths: Sequence[Path], baseline: str = "", read: Callable[[Path], Result] = read_run) -> Material:
     """Read every run in and below these folders; one that cannot be read is told of, unless there is no other."""
     results, unreadable = [], []
     for run in find_runs(paths):

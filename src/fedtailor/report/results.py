@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import read_toml
 from fedtailor.experiment.draft import DRAFT
-from fedtailor.experiment.folder import RunFolder, read_lines
+from fedtailor.experiment.run_folder import RunFolder, read_lines
 
 log = logging.getLogger("fedtailor")
 

@@ -1,0 +1,103 @@
+"""The commands `fedtailor report` and `fedtailor watch`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedtailor.errors import FedTailorError
+from fedtailor.files import Unwritable, replace_text
+from fedtailor.printable import printable
+from fedtailor.report.beside import reproduction_sheet
+from fedtailor.report.live import HERE, serve
+from fedtailor.report.material import Material, load_material
+from fedtailor.report.page import page
+from fedtailor.report.sections import comparison_sheets, sections
+from fedtailor.report.sheets import as_latex, as_markdown
+from fedtailor.report.tables import comparison_numbers
+
+
+class Format(StrEnum):
+    html = "html"
+    md = "md"
+    latex = "latex"
+    csv = "csv"
+
+
+ENDINGS = {".md": Format.md, ".tex": Format.latex, ".csv": Format.csv}
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="run folders, or folders that hold them")]
+
+
+def report(
+    runs: Runs,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="file to write (default: report.html in the first folder; tables are printed)"),
+    ] = None,
+    form: Annotated[
+        Format | None,
+        typer.Option("--format", help="default: as the ending of --out says, else html", show_default=False),
+    ] = None,
+    baseline: Annotated[str, typer.Option(help="compare with this method rather than the best")] = "",
+) -> None:
+    """Compare runs on one self-contained page, or in a table for a paper.
+
+    Example: `fedtailor report runs/comparison --out report.html`
+
+    The page has tables with tests of significance, curves, every client, labels, fairness and costs; it needs no network.
+    `fedtailor report runs/comparison --format latex --baseline fedavg` prints the comparison table alone.
+    """
+    material = load_material(runs, baseline)
+    form = form or ENDINGS.get(out.suffix if out else "", Format.html)
+    if form is Format.html:
+        out = out or runs[0] / "report.html"
+        _write(out, page(sections(material, typed())))
+        typer.echo(printable(f"Report: {out}"))
+    elif out is None:
+        typer.echo(_tables(material, form), nl=False)
+    else:
+        _write(out, _tables(material, form))
+        typer.echo(printable(f"Table: {out}"))
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or one that holds run folders")],
+    port: Annotated[int, typer.Option(help="port on this machine (0: any that is free)", min=0, max=65535)] = 0,
+) -> None:
+    """Show the report of a run in a browser while the run goes on.
+
+    Example: `fedtailor watch runs/a --port 8000`
+
+    The page is for this machine only and keeps itself up to date; Ctrl-C ends the watch, not the run.
+    """
+    with serve([run], typed(), port) as server:
+        typer.echo(printable(f"Watching {run} at http://{HERE}:{server.server_port}/  (Ctrl-C ends it)"))
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            typer.echo("Watch ended.")
+
+
+def typed() -> str:
+    """The command as the user typed it."""
+    return shlex.join(["fedtailor", *sys.argv[1:]])
+
+
+def _tables(material: Material, form: Format) -> str:
+    if form is Format.csv:
+        return comparison_numbers(material)
+    write = as_latex if form is Format.latex else as_markdown
+    return "\n".join(write(s) for s in [*map(reproduction_sheet, material.reproductions), *comparison_sheets(material)])
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        replace_text(path, text)
+    except Unwritable as error:
+        raise FedTailorError(f"{error} Choose another --out.") from None

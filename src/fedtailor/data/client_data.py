@@ -1,0 +1,63 @@
+"""What one party holds: samples with labels, to train on and to test with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Split:
+    """One party's samples in their compact type; `x` is the party's own, or a memory-mapped pool of which it holds `rows`."""
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor | None = None
+
+    def take(self, index: Tensor) -> Tensor:
+        """The raw samples at these positions of the party's own counting."""
+        return self.x[index] if self.rows is None else self.x[self.rows[index]]
+
+    def apart(self, index: Sequence[int] | None = None) -> Split:
+        """A copy, of some samples or all, that shares no memory with a pool or another split."""
+        chosen = torch.arange(len(self)) if index is None else torch.tensor(index, dtype=torch.int64)
+        return Split(self.take(chosen), self.y[chosen])
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __repr__(self) -> str:
+        return f"Split({len(self):,} samples of {shape_words(self.x.shape[1:])} {dtype_word(self.x)})"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class RemoteSplit(Split):
+    """Samples that stay at a site of their own: here only their kind and number are known."""
+
+    count: int = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """What one client holds."""
+
+    name: str
+    train: Split
+    test: Split
+
+    def apart(self) -> ClientData:
+        return ClientData(self.name, self.train.apart(), self.test.apart())
+
+
+def shape_words(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
+
+
+def dtype_word(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")

@@ -1,0 +1,52 @@
+"""What a server remembers of its sites: their descriptions, and what they told once before the first round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedtailor.data.sites import SiteDescription
+from fedtailor.errors import FedTailorError
+from fedtailor.experiment.checkpoint import read_tensors, write_tensors
+from fedtailor.experiment.run_folder import replace_text
+from fedtailor.learning import Payload
+
+
+class KnownSites:
+    """Kept in the server's folder, so that a run can be carried on, and newcomers be welcomed, while not every site is online."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sites: list[SiteDescription] = []
+        self.hellos: dict[int, Payload] | None = None
+        if self._list.exists():  # written last
+            try:
+                self._read()
+            except Exception as problem:
+                raise FedTailorError(
+                    f"'{folder}' cannot be read ({type(problem).__name__}: {problem}). Delete it: the sites will be asked again."
+                ) from None
+
+    @property
+    def _list(self) -> Path:
+        return self.folder / "sites.json"
+
+    def _read(self) -> None:
+        self.sites = [SiteDescription.read(plain) for plain in json.loads(self._list.read_text())]
+        self.hellos = {}
+        for key, tensor in read_tensors(self.folder / "hellos.safetensors").items():
+            client, _, name = key.partition("/")
+            self.hellos.setdefault(int(client), {})[name] = tensor
+
+    def record(self, sites: Sequence[SiteDescription], hellos: Mapping[int, Payload]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        flat = {f"{client}/{name}": t for client, payload in hellos.items() for name, t in payload.items()}
+        write_tensors(self.folder / "hellos.safetensors", flat)
+        replace_text(self._list, json.dumps([site.plain() for site in sites], indent=1))
+        self.sites, self.hellos = list(sites), dict(hellos)
+
+    def forget(self) -> None:
+        """For a new run: sites may have come, gone or got more data since the last."""
+        self._list.unlink(missing_ok=True)  # or a server killed before it has met them would carry on with the old ones
+        self.sites, self.hellos = [], None

@@ -1,0 +1,101 @@
+"""What a server looks at before an answer from a site touches its model."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedtailor.engines.base import Outcome
+from fedtailor.learning import Payload
+from fedtailor.learning.scoring import Score
+
+Kind = tuple[str, tuple[int, ...]]  # dtype and shape
+Form = tuple[tuple[str, str, tuple[int, ...]], ...]  # of each entry its name, dtype and shape
+Call = tuple[str, tuple[str, ...]]  # work, and the names of what was sent
+
+ANY = -1  # a dimension that may differ from client to client
+
+
+@dataclass
+class ReplyChecks:
+    """Decides which answers of one call are fit for use.
+
+    An entry named like one that was sent down must have its shape and type. For the others there is nothing to compare with but the
+    answers themselves: most of them agree on names, types and shapes, and an answer of another form is refused. A first dimension of
+    `few` at most may differ: it can count a client's classes, or the models it was sent. The form is remembered, so that later rounds
+    judge by it where votes are even.
+    """
+
+    up: tuple[str, ...]  # what the method declares
+    sizes: Mapping[int, tuple[int, int]]  # client -> its training and test samples, as it described itself
+    few: int  # as many as there are classes or clients
+    known: dict[Call, Form] = field(default_factory=dict)  # the form seen before
+
+    def refused(
+        self, work: str, outcomes: Mapping[int, Outcome], sent: Mapping[int, Payload], trusted: Iterable[Payload] = ()
+    ) -> dict[int, str]:
+        """Client -> why its answer must not be used. `trusted` are answers to the same call from before, which vote too."""
+        faults = {i: self._fault(work, i, outcome, sent.get(i, {})) for i, outcome in outcomes.items()}
+        refused = {i: fault for i, fault in faults.items() if fault}
+        given = {i: tuple(sorted(sent.get(i, {}))) for i in outcomes}
+        for names in set(given.values()):  # who was sent other things may answer with others
+            peers = [i for i in outcomes if given[i] == names and i not in refused]
+            forms = {i: form(outcomes[i].up, self.few) for i in peers}
+            refused |= self._outvoted((work, names), forms, [form(payload, self.few) for payload in trusted])
+        return refused
+
+    def _outvoted(self, call: Call, forms: Mapping[int, Form], trusted: list[Form]) -> dict[int, str]:
+        votes = Counter([*forms.values(), *trusted])
+        if not votes:
+            return {}
+        usual = self.known[call] = max(votes, key=lambda form: (votes[form], form == self.known.get(call)))
+        told = f"where most sites send {shown(usual)}"
+        return {i: f"it sends {shown(own)} {told}" for i, own in forms.items() if own != usual}
+
+    def _fault(self, work: str, client: int, outcome: Outcome, sent: Payload) -> str:
+        train, test = self.sizes[client]
+        undeclared = sorted(set(outcome.up) - set(self.up))
+        if undeclared:
+            return f"it sends {', '.join(map(repr, undeclared[:3]))}, which its method does not declare"
+        for name, tensor in outcome.up.items():
+            if name in sent and kind(tensor) != kind(sent[name]):
+                return f"its '{name}' is {_words(kind(tensor))} where {_words(kind(sent[name]))} was sent to it"
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                return f"its '{name}' holds values that are not finite"
+        if work.startswith("fit") and not 0 < outcome.samples <= train:
+            return f"it says it trained on {outcome.samples} samples, but has {train} by its word at the start"
+        if outcome.score is not None and not sane(outcome.score, test):
+            return f"its score is impossible ({outcome.score})"
+        if outcome.score is not None and "score" not in work:
+            return "it sends a score that nobody asked for"
+        return "it sends no score" if "score" in work and outcome.score is None and test else ""
+
+
+def sane(score: Score, samples: int) -> bool:
+    return score.total == samples and 0 <= score.correct <= samples and score.loss >= 0 and math.isfinite(score.loss)
+
+
+def kind(tensor: Tensor) -> Kind:
+    return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+
+
+def form(payload: Payload, few: int) -> Form:
+    return tuple(sorted((name, kind(t)[0], _shape(t, few)) for name, t in payload.items()))
+
+
+def shown(form: Form) -> str:
+    return ", ".join(f"'{name}' ({_words((dtype, shape))})" for name, dtype, shape in form) or "nothing"
+
+
+def _shape(tensor: Tensor, few: int) -> tuple[int, ...]:
+    first, rest = tuple(tensor.shape[:1]), tuple(tensor.shape[1:])
+    return (ANY, *rest) if first and first[0] <= few else (*first, *rest)
+
+
+def _words(kind: Kind) -> str:
+    return f"{kind[0]} {'×'.join('?' if n == ANY else str(n) for n in kind[1]) or 'number'}"

@@ -1,0 +1,269 @@
+"""Messages to the nodes of a Flower federation, and who is where."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import httpx
+from flwr.app import Message
+from flwr.common.constant import ErrorCode
+
+from fedtailor.data.sites import SiteDescription
+from fedtailor.engines.base import Outcome
+from fedtailor.engines.flower.memory import growing_by
+from fedtailor.engines.flower.messages import (
+    BadMessage,
+    check_weight,
+    in_a_line,
+    read_outcome,
+    read_site,
+    refusing,
+    write_call,
+)
+from fedtailor.learning import Payload
+
+log = logging.getLogger("fedtailor")
+
+PAUSE = 0.05, 3.0  # seconds between two looks for answers, at first and at most
+PARTING = 5.0  # seconds for the sites to hear that the run is finished
+RETRY = 30.0  # seconds until a node that did not say who it is gets asked again
+MISSES = 2  # messages in a row that a node may leave unanswered before nobody waits for it
+SILENCE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+COPIES, ROOM = 6, 1 << 30  # of the largest answer, and bytes beside them, that Flower may hold while it unpacks one
+KINDS = {
+    "fit": "train",
+    "sync": "train",
+    "finish": "train",
+    "score": "evaluate",
+}  # by a work's first word; others are queries
+
+
+class Silence(BadMessage):
+    """What Flower itself answers where a node does not."""
+
+
+class Transport:
+    """Knows which node holds which client, and asks the nodes.
+
+    A node that leaves `MISSES` messages in a row unanswered is waited for no longer. It gets no more work, but the question who it is, in
+    the background, and is back among the others once it has answered that.
+    """
+
+    def __init__(
+        self,
+        grid: Any,
+        owners: Mapping[int, int | None],
+        said: Mapping[str, Any],
+        *,
+        timeout: float,
+        limit: int,
+        device: str,
+    ) -> None:
+        """`owners` says which client's key a node has (None: a newcomer's); `said` goes with every message.
+
+        Answers are waited for so many seconds; one of more than `limit` bytes is not unpacked.
+        """
+        self.grid = grid
+        self.owners = owners
+        self.said = dict(said)
+        self.timeout = timeout
+        self.limit = limit
+        self.device = device
+        self.online: set[int] = set()
+        self.sites: dict[int, SiteDescription] = {}  # node -> what it said of itself
+        self.asked: dict[int, tuple[str, float]] = {}  # node -> the message that asks who it is, and when it was sent
+        self.failed: dict[int, float] = {}  # node -> when it last failed to say who it is
+        self.misses: Counter[int] = Counter()  # node -> messages in a row that it left unanswered
+
+    @property
+    def nodes(self) -> dict[int, int]:
+        """Client -> node that answers. Whose key a node has decides which client it is, not what it says."""
+        return {
+            site.client: node for node, site in self.sites.items() if site.client is not None and not self._silent(node)
+        }
+
+    def ask(self, work: str, round: int, plain: Mapping[str, Any], payloads: Mapping[int, Payload]) -> Answers:
+        """Have clients do one kind of work: what they answer, and why others do not."""
+        self.meet(payloads)
+        return self.ask_nodes(work, round, plain, payloads, self.nodes)
+
+    def ask_nodes(
+        self, work: str, round: int, plain: Mapping[str, Any], payloads: Mapping[int, Payload], nodes: Mapping[int, int]
+    ) -> Answers:
+        to = {node: i for i, node in nodes.items() if i in payloads}
+        letters = {
+            node: self._letter(work, round, {**plain, "work": work, "round": round}, payloads[i], node)
+            for node, i in to.items()
+        }
+        outcomes: dict[int, Outcome] = {}
+        missing = {i: self._absence(i) for i in payloads if i not in to.values()}
+        answers, troubles = self.exchange(letters)
+        for node, answer in answers.items():
+            try:
+                with refusing("it"):
+                    check_weight(answer.content, self.limit, " (max_reply_mb)")
+                    outcomes[to[node]] = read_outcome(answer.content, self.device)
+            except BadMessage as problem:
+                troubles[node] = f"an answer that cannot be used: {problem}"
+        return dict(sorted(outcomes.items())), missing | {to[node]: trouble for node, trouble in troubles.items()}
+
+    def meet(self, wanted: Iterable[int] | None = None) -> None:
+        """Ask nodes that have come online or fallen silent who they are; forget those that have gone.
+
+        Only nodes that are asked for the first time are waited for, and only while one of the wanted clients (None: any) has no node.
+        """
+        self._forget_all_but(set(self.grid.get_node_ids()))
+        due = [node for node in self._unsure() if node not in self.asked and not self._lately(node)]
+        new = {node for node in due if node not in self.failed and node not in self.misses}
+        letters = {node: self._letter("describe", 0, {"work": "describe"}, {}, node) for node in due}
+        self.asked |= {node: (id, time.monotonic()) for id, node in self._push(letters).items()}
+        for node in set(due) - self.asked.keys():
+            self._doubt(node, "the message could not be sent")
+        began = time.monotonic()
+        self._hear()
+        while new & self.asked.keys() and (wanted is None or not set(wanted) <= self.nodes.keys()):
+            self._pause(time.monotonic() - began)
+            self._hear()
+
+    def part(self) -> None:
+        """Tell the sites that the run is finished; who does not hear it is not waited for long."""
+        self.timeout = min(self.timeout, PARTING)
+        online = sorted(self.sites.keys() & set(self.grid.get_node_ids()))
+        self.exchange({node: self._letter("bye", 0, {"work": "bye"}, {}, node) for node in online})
+
+    def exchange(self, letters: Mapping[int, Message]) -> tuple[dict[int, Message], dict[int, str]]:
+        """Send one message to each node; answers by node, and what went wrong by node."""
+        answers: dict[int, Message] = {}
+        waiting = self._push(letters)
+        troubles = {node: "the message could not be sent" for node in letters if node not in waiting.values()}
+        silent: set[int] = set()
+        began = time.monotonic()
+        while waiting and (passed := time.monotonic() - began) < self.timeout:
+            for id, node in list(waiting.items()):
+                try:
+                    answer = self._pull(id)
+                except BadMessage as problem:
+                    troubles[node] = str(problem)
+                    silent |= {node} if isinstance(problem, Silence) else set()
+                else:
+                    if answer is None:
+                        continue
+                    answers[node] = answer
+                del waiting[id]
+            if waiting:
+                self._pause(passed)
+        self._count_misses(letters.keys(), silent | set(waiting.values()))
+        return answers, troubles | dict.fromkeys(waiting.values(), f"no answer in {self.timeout:g} s")
+
+    def _push(self, letters: Mapping[int, Message]) -> dict[str, int]:
+        """Message -> node, of those that could be sent."""
+        ids = list(self.grid.push_messages(list(letters.values()))) if letters else []
+        return {
+            id: node for id, node in zip(ids, letters, strict=False) if id
+        }  # no ids at all: together they were too large
+
+    def _pull(self, id: str) -> Message | None:
+        """The answer to a message, if it is there; a BadMessage says why it is of no use.
+
+        Flower unpacks what it fetches, and fails where that is not what it should be. So each answer is fetched by itself: together, one
+        would take the others with it. And a few bytes can be made to unpack to terabytes.
+        """
+        try:
+            with growing_by(COPIES * self.limit + ROOM):
+                found = [m for m in self.grid.pull_messages([id]) if m.metadata.reply_to_message_id == id]
+        except httpx.HTTPError:  # not the site's, but the server's own
+            raise
+        except MemoryError:
+            raise BadMessage("an answer that takes far more memory to unpack than max_reply_mb") from None
+        except Exception as problem:
+            raise BadMessage(
+                f"an answer that cannot be unpacked ({type(problem).__name__}: {in_a_line(problem)})"
+            ) from None
+        if not found:
+            return None
+        (answer, *_) = found
+        if answer.has_error():
+            code, reason = answer.error.code, in_a_line(answer.error.reason)
+            raise (Silence if code in SILENCE else BadMessage)(reason)
+        return answer
+
+    def _hear(self) -> None:
+        """Take in what nodes have answered that were asked who they are."""
+        for node, (id, moment) in list(self.asked.items()):
+            try:
+                answer = self._pull(id)
+                if answer is not None:
+                    self._welcome(node, read_site(answer.content))
+                elif time.monotonic() - moment >= self.timeout:  # Flower no longer waits for it either
+                    self._doubt(node, f"no answer in {self.timeout:g} s")
+            except BadMessage as problem:
+                self._doubt(node, f"it answers with something else ({problem})")
+
+    def _welcome(self, node: int, site: SiteDescription) -> None:
+        if site.client != self.owners[node]:
+            raise BadMessage(f"it has the key of client {self.owners[node]}, but says that it is client {site.client}")
+        if self._silent(node):
+            log.info("%s answers again, and takes part from now on", self._name(node))
+        self.sites[node] = site
+        del self.asked[node], self.misses[node]
+        self.failed.pop(node, None)
+
+    def _doubt(self, node: int, trouble: str) -> None:
+        self.asked.pop(node, None)
+        self.failed[node] = time.monotonic()
+        if not self._silent(node):  # of which it was said already
+            log.warning("node %d does not say which site it is: %s", node, trouble)
+
+    def _count_misses(self, asked: Iterable[int], silent: set[int]) -> None:
+        for node in asked:
+            if node not in silent:
+                del self.misses[node]
+                continue
+            self.misses[node] += 1
+            if self.misses[node] == MISSES:
+                log.warning(
+                    "%s has left %d messages in a row unanswered: it is asked in the background only, and no round waits for it until it "
+                    "answers",
+                    self._name(node),
+                    MISSES,
+                )
+
+    def _silent(self, node: int) -> bool:
+        return self.misses[node] >= MISSES
+
+    def _unsure(self) -> list[int]:
+        """Online nodes of which it is not known who they are, or whether they still answer."""
+        return sorted(node for node in self.online if node not in self.sites or self._silent(node))
+
+    def _lately(self, node: int) -> bool:
+        return node in self.failed and time.monotonic() - self.failed[node] < RETRY
+
+    def _forget_all_but(self, online: set[int]) -> None:
+        self.online = online
+        for known in (self.sites, self.asked, self.failed, self.misses):
+            for gone in known.keys() - online:
+                del known[gone]
+
+    def _name(self, node: int) -> str:
+        site = self.sites.get(node)
+        return f"node {node}" if site is None else f"site {site.client} ({site.name})"
+
+    def _absence(self, client: int) -> str:
+        known = any(site.client == client for site in self.sites.values())
+        return "it is asked in the background only until it answers" if known else "its node is not online"
+
+    def _pause(self, passed: float) -> None:
+        """Never much longer than it has taken already."""
+        time.sleep(max(0.0, min(PAUSE[0] + passed / 10, PAUSE[1], self.timeout - passed)))
+
+    def _letter(self, work: str, round: int, plain: Mapping[str, Any], payload: Payload, node: int) -> Message:
+        kind = KINDS.get(work.partition("+")[0], "query")
+        plain = {**self.said, **plain, "client": self.owners[node]}
+        return Message(write_call(plain, payload), node, kind, ttl=self.timeout, group_id=str(round))
+
+
+Answers = tuple[dict[int, Outcome], dict[int, str]]

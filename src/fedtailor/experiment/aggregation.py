@@ -1,0 +1,104 @@
+"""The server makes its new state of what came up; a reply that would spoil it is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fedtailor.engines import Engine
+from fedtailor.engines.readonly import version
+from fedtailor.experiment.guard import Fault, faults, finite
+from fedtailor.experiment.notices import Notices
+from fedtailor.learning import Payload, Reply, Server
+from fedtailor.methods import Method
+from fedtailor.randomness import seeded
+
+
+class Aggregation:
+    """Has a method aggregate replies so that the server's state is finite, whatever clients send, and whoever spoils it is left out."""
+
+    def __init__(self, method: Method, server: Server, engine: Engine, notices: Notices, few: int) -> None:
+        self.method = method
+        self.server = server
+        self.engine = engine
+        self.notices = notices
+        self.few = few
+
+    def aggregate(self, replies: Sequence[Reply], sent: Mapping[int, Payload]) -> list[Reply]:
+        """Make the server's new state; return the replies that were used. `sent` has what each client was sent."""
+        found = faults(replies, sent, self.server.protocol.guard, self.few)
+        used = [reply for reply in replies if reply.client not in found]
+        found |= self._aggregated(used) if used else {}
+        for client in found:
+            self.engine.reject(client)
+        self.notices.left_out(self.server.round, found)
+        return [reply for reply in used if reply.client not in found]
+
+    def _aggregated(self, replies: list[Reply]) -> dict[int, Fault]:
+        """Gather; return which replies that was done without, because they alone would fail or spoil the state."""
+        before = _Before(self.server, copy=self.engine.doubts)
+        problem = self._problem(replies)
+        if problem is None:
+            return {}
+        found: dict[int, Fault] = {}
+        for reply in replies:
+            before.restore(problem)
+            alone = self._problem([reply])
+            if alone is not None:
+                found[reply.client] = Fault(_words(alone))
+        before.restore(problem)
+        sound = [reply for reply in replies if reply.client not in found]
+        if _is_own_mistake(problem, sound, replies, self.engine):
+            raise problem
+        again = self._problem(sound) if found and sound else None
+        if again is not None:
+            before.restore(again)
+        if again is not None or not found:  # each is sound by itself, but not all together
+            found = {reply.client: Fault(_words(again or problem)) for reply in replies}
+        return found
+
+    def _problem(self, replies: list[Reply]) -> Exception | None:
+        try:
+            with seeded(self.server.protocol.seed, *self.server.keys):  # dropout of nets that train at the server
+                self.method.aggregate(self.server, replies)
+        except Exception as problem:
+            return problem
+        spoilt = [name for name, tensor in self.server.state.items() if not finite(tensor)]
+        return _NotFinite(f"with it the server's {', '.join(map(repr, spoilt[:3]))} is not finite") if spoilt else None
+
+
+class _NotFinite(ArithmeticError):
+    """What was aggregated cannot be the server's state."""
+
+
+class _Before:
+    """The server's state before replies are aggregated.
+
+    Methods put new tensors in the place of old ones, so that holding on to the old ones is enough. Those that write into a tensor, since
+    it has the models of all clients, can only be undone with a copy, which is made where clients are not trusted.
+    """
+
+    def __init__(self, server: Server, *, copy: bool) -> None:
+        self.server = server
+        self.copy = copy
+        self.state = {name: tensor.clone() if copy else tensor for name, tensor in server.state.items()}
+        self.versions = {name: version(tensor) for name, tensor in self.state.items()}
+
+    def restore(self, problem: Exception) -> None:
+        """Put the state back; where that cannot be done, what came between is raised."""
+        if any(version(tensor) != self.versions[name] for name, tensor in self.state.items()):
+            raise problem
+        self.server.begin(self.server.round)
+        self.server.state = {name: tensor.clone() if self.copy else tensor for name, tensor in self.state.items()}
+
+
+def _is_own_mistake(problem: Exception, sound: list[Reply], replies: list[Reply], engine: Engine) -> bool:
+    """Whether the method itself fails, not one client's reply: with each of them alone, or with none of them alone."""
+    if isinstance(problem, _NotFinite) or 0 < len(sound) < len(replies):
+        return False
+    return not (engine.doubts and len(replies) == 1)  # of a single reply nobody can tell
+
+
+def _words(problem: Exception) -> str:
+    if isinstance(problem, _NotFinite):
+        return str(problem)
+    return f"the server cannot use it ({type(problem).__name__}: {problem})"

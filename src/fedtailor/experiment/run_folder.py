@@ -1,0 +1,280 @@
+"""A run folder: everything about one run, readable while it goes on, after an interruption, and years later."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import logging
+import math
+import platform
+import shutil
+import sys
+from collections import Counter
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedtailor.data.federation import Federation
+from fedtailor.errors import FedTailorError
+from fedtailor.experiment.checkpoint import Checkpoint
+from fedtailor.experiment.config import Config, read_toml
+from fedtailor.experiment.draft import DRAFT
+from fedtailor.experiment.journal import Journal, Mark, mark_of, read_marks
+from fedtailor.experiment.ledger import HEADER, Ledger
+from fedtailor.experiment.legacy_folder import lengths
+from fedtailor.experiment.simulation import Record, Simulation
+from fedtailor.files import replace_text as replace_text  # offered here too
+from fedtailor.files import replacing
+from fedtailor.learning.scoring import Score
+from fedtailor.nets.weights import provenance
+from fedtailor.printable import cell
+
+log = logging.getLogger("fedtailor")
+
+TABLE = "clients.csv"
+GROWING = ("metrics.jsonl", "clients.jsonl", "ledger.csv")
+HARMLESS = ("engine", "workers", "ray_address", "checkpoint_every", "save_models")  # keys that change no number
+
+
+class RunFolder:
+    """Where a run writes: config.toml, versions.json, status.json, labels.json, metrics.jsonl, clients.jsonl, ledger.csv, models/ …"""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.versions = path / "versions.json"
+        self.labels = path / "labels.json"
+        self.metrics = path / "metrics.jsonl"
+        self.clients = path / "clients.jsonl"
+        self.ledger = path / "ledger.csv"
+        self.checkpoints = path / "checkpoints"
+        self.models = path / "models"
+        self._journals = {name: Journal(path / name) for name in GROWING}
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        folder = cls(path)
+        if not folder.config.is_file():
+            raise FedTailorError(
+                f"'{path}' is not a run folder: it has no config.toml."
+                + (" A run that was to begin in it was cut off: start that again." if (path / DRAFT).exists() else "")
+            )
+        return folder
+
+    # -- at the beginning -------------------------------------------------------------------------------------------------------
+
+    def write_config(self, config: Config) -> None:
+        replace_text(self.config, config.to_toml())
+        self.status("running", 0)
+
+    def write_versions(self, config: Config) -> None:
+        """Who made the run with what, and the checksum of its config."""
+        packages = {name: version(name) for name in ("fedtailor", "torch", "numpy", "safetensors")}
+        machine = {"python": platform.python_version(), "platform": platform.platform()}
+        weights = getattr(config.net, "weights", "")
+        started = {"weights": provenance(weights)} if weights else {}
+        digest = {"config_sha256": _digest(self.config)}
+        replace_text(self.versions, json.dumps({**packages, **machine, **started, **digest}, indent=1))
+
+    def begin(self, simulation: Simulation) -> None:
+        """Write what there is before the first round: who holds which labels, and what clients told the server."""
+        self.write_labels(simulation.federation)
+        for journal in self._journals.values():
+            journal.cut(0)
+        self._journals["ledger.csv"].append(HEADER)
+        self.append_ledger(simulation)
+
+    def mend(self, config: Config, federation: Federation) -> None:
+        """Write anew what is missing of what a folder has from its beginning."""
+        shutil.rmtree(self.path / DRAFT, ignore_errors=True)  # empty, or of a start that was cut off
+        if not _read_json(self.versions):
+            log.warning("'%s' was missing or damaged: it is written anew, with the versions of now.", self.versions)
+            self.write_versions(config)
+        self.write_labels(federation)
+
+    def reopen(self) -> None:
+        """Add to the growing files as they are."""
+        for journal in self._journals.values():
+            journal.reopen()
+
+    # -- what became of it ------------------------------------------------------------------------------------------------------
+
+    def status(self, state: str, round: int) -> None:
+        """Say how the run stands; once it is finished, also the checksums by which that can be verified."""
+        command = " ".join(["fedtailor", *sys.argv[1:]])
+        said: dict[str, Any] = {"state": state, "round": round, "command": command}
+        if state == "finished":
+            table = mark_of(self.path / TABLE)
+            marks = {**self.marks(), **({TABLE: table} if table else {})}
+            said["files"] = {name: asdict(mark) for name, mark in marks.items()}
+        replace_text(self.path / "status.json", json.dumps(said))
+
+    @property
+    def state(self) -> str:
+        """running, interrupted, failed or finished, as it was last said."""
+        return self._said("state") or "unknown"
+
+    @property
+    def command(self) -> str:
+        """What was typed to start the run, or to carry it on; empty if nobody knows."""
+        return self._said("command")
+
+    def _said(self, key: str) -> str:
+        return str(_read_json(self.path / "status.json").get(key, ""))
+
+    @property
+    def marked(self) -> dict[str, Mark]:
+        """How its files were when the run was finished; empty if it is not, or was before such marks were made."""
+        try:
+            return read_marks(_read_json(self.path / "status.json").get("files"))
+        except ValueError:
+            return {}
+
+    def damage(self) -> str:
+        """The name of a file that is not what it was when the run was finished; empty if there is none."""
+        found = {name: mark_of(self.path / name) for name in self.marked}
+        made_anew = () if found.get(TABLE) else (TABLE,)
+        return next((name for name, mark in self.marked.items() if name not in made_anew and found[name] != mark), "")
+
+    def missing(self, models: bool) -> bool:
+        """Whether a finished run lacks its table of clients or one of their models, which can be made anew."""
+        table = self.path / TABLE
+        clients = len(table.read_bytes().splitlines()) - 1 if table.exists() else math.inf
+        return clients == math.inf or (models and len(list(self.models.glob("client-*"))) < clients)
+
+    def check_config(self) -> None:
+        """Refuse a config that is not the one the run began with."""
+        known = _read_json(self.versions).get("config_sha256")
+        if known is not None and known != _digest(self.config):
+            raise FedTailorError(
+                f"'{self.config}' is not what this run began with: it was edited or damaged. Set it back, or start a new run with it."
+            )
+
+    def records(self) -> list[Record]:
+        return read_lines(self.metrics)
+
+    def append(self, record: Record, simulation: Simulation) -> None:
+        """Add one step's metrics, per-client results and ledger entries."""
+        self._journals["metrics.jsonl"].append(_json(record))
+        outcomes = simulation.outcomes.items() if record["phase"] == "round" else ()
+        logged = {i: o.logged for i, o in outcomes if o.logged}
+        line = {"round": record["round"], "phase": record["phase"], "logged": logged}
+        if record["accuracy"] is not None:
+            scores = [simulation.scores.get(i, Score()) for i in simulation.everyone]
+            line["accuracy"] = [s.accuracy for s in scores]
+            line["loss"] = [s.loss / s.total if s.total else None for s in scores]
+        if "accuracy" in line or logged:
+            self._journals["clients.jsonl"].append(_json(line))
+        self.append_ledger(simulation)
+
+    def append_ledger(self, simulation: Simulation) -> None:
+        rows = [f"{e.round},{e.client},{e.direction},{e.name},{e.bytes}" for e in simulation.ledger.last]
+        if rows:
+            self._journals["ledger.csv"].append("\n".join(rows))
+
+    def marks(self) -> dict[str, Mark]:
+        """How far the growing files have got."""
+        return {name: journal.mark() for name, journal in self._journals.items()}
+
+    def cut_back(self, checkpoint: Checkpoint) -> str:
+        """Forget what was written after a checkpoint, so that a resumed run writes it anew.
+
+        Nothing is cut if a file does not hold all that it held then; the answer is the name of that file, else empty.
+        """
+        sizes: dict[str, int] | str = {name: mark.bytes for name, mark in checkpoint.files.items()}
+        if not sizes:
+            sizes = lengths(self.path, checkpoint.round)
+        if isinstance(sizes, str):
+            return sizes
+        for name, mark in checkpoint.files.items():
+            if not self._journals[name].holds(mark):
+                return name
+        for name, size in sizes.items():
+            self._journals[name].cut(size)
+        return ""
+
+    def restore_ledger(self, ledger: Ledger) -> None:
+        ledger.totals.clear()  # what was told before the first round is in the file too
+        with self.ledger.open(newline="") as file:
+            for row in csv.DictReader(file):
+                direction: Any = row["direction"]
+                ledger.totals[int(row["client"]), direction, row["name"]] += int(row["bytes"])
+
+    def write_labels(self, federation: Federation) -> None:
+        """Who holds which labels: names of clients and classes, and the training samples of each pair; and a picture of it."""
+        if not federation.at_hand:
+            return
+        counts = federation.label_counts.tolist()
+        names = [client.name for client in federation.clients]
+        text = json.dumps({"clients": names, "labels": federation.labels, "counts": counts})
+        if not self.labels.exists() or self.labels.read_bytes() != text.encode():
+            if self.labels.exists():
+                log.warning("'%s' was damaged, or the data is not what it was: it is written anew.", self.labels)
+            replace_text(self.labels, text)
+        picture = self.path / "labels.png"
+        if not picture.exists():
+            with replacing(picture) as draft:
+                federation.plot(draft)
+
+    def write_clients(self, simulation: Simulation) -> None:
+        """One row per client: its samples, how its personal model did at the last evaluation, what travelled."""
+        moved: Counter[tuple[int, str]] = Counter()
+        for (client, way, _), count in simulation.ledger.totals.items():
+            moved[client, way] += count
+        last: Record = next((line for line in reversed(read_lines(self.clients)) if "accuracy" in line), {})
+        lines = ["client,name,train_samples,test_samples,accuracy,loss,bytes_up,bytes_down"]
+        for i, data in enumerate(simulation.federation.clients):
+            accuracy, loss = (last[key][i] if last else None for key in ("accuracy", "loss"))
+            scored = accuracy is not None
+            quality = (repr(accuracy), "nan" if loss is None else repr(loss)) if scored else ("", "")
+            name = '"' + cell(data.name).replace('"', '""') + '"'
+            samples = (len(data.train), len(data.test) if scored else 0)
+            lines.append(",".join(map(str, (i, name, *samples, *quality, moved[i, "up"], moved[i, "down"]))))
+        replace_text(self.path / TABLE, "\n".join(lines) + "\n")
+
+
+def read_lines(path: Path) -> list[Record]:
+    """The whole lines of a jsonl file: a last line cut short by a kill is left out, any other damage is a FedTailorError."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            if number < len(lines):
+                raise FedTailorError(
+                    f"'{path}' is damaged: its line {number} cannot be read. Resuming a run that is not finished mends it."
+                ) from None
+    return records
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """What a file says; nothing if it is missing or damaged."""
+    try:
+        read = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _digest(config: Path) -> str:
+    """The checksum of a config, but for what changes no number of a run: it may be carried on with another engine or data root."""
+    values = {k: v for k, v in read_toml(config).items() if k not in HARMLESS}
+    if isinstance(values.get("data"), dict):
+        values["data"] = {k: v for k, v in values["data"].items() if k != "root"}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_finite(value))
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN: it becomes null."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,228 @@
+"""A network cut into body and head, each one flat vector of which the module's parameters are views.
+
+The papers write θ ← μθ + (1−μ)θ_G; with vectors so does the code: loading, averaging, mixing, pulling and stepping are one vector
+operation each. Parameters that do not require gradients (a frozen backbone) belong to no vector: they neither train nor travel.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from fedtailor.errors import FedTailorError
+from fedtailor.nets.linear import WideLinear, unformed
+
+
+class Part:
+    """A stretch of a net's flat vector: its body, its head, or all of it."""
+
+    def __init__(self, net: Net, name: str, live: Tensor, weights: Tensor, entries: Mapping[str, Tensor]) -> None:
+        self.net = net
+        self.name = name
+        self.live = live  # the memory itself, averaged buffers included; writing to it changes the net
+        self.weights = weights  # the trainable stretch of `live`
+        self.entries = entries  # parameter and buffer name -> its view of the memory
+        self.parameters: list[Tensor] = [t for t in entries.values() if isinstance(t, nn.Parameter)]
+        self.wide = [
+            m for m in net.modules() if isinstance(m, WideLinear) and any(m.weight is p for p in self.parameters)
+        ]
+
+    @property
+    def vector(self) -> Tensor:
+        """A copy: safe to keep, to send, and to compute with."""
+        return self.live.clone()
+
+    @vector.setter
+    def vector(self, value: Tensor) -> None:
+        if value.shape != self.live.shape:
+            raise ValueError(
+                f"the {self.name} has {self.live.numel()} entries, the vector has shape {tuple(value.shape)}"
+            )
+        self.live.copy_(value.detach())
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """∇loss with respect to this part, as a vector over its trainable entries."""
+        found = torch.autograd.grad(loss, self.parameters, allow_unused=True) if self.parameters else ()
+        filled = (torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True))
+        return torch.cat([self.weights[:0], *(g.reshape(-1) for g in filled)])
+
+    def directional_derivative(self, loss: Tensor, along: Tensor) -> float:
+        """∇loss · along: how the loss changes when this part moves in a direction, a vector over its trainable entries."""
+        gradients = self._gradients(loss)
+        pieces = dict(zip(self.parameters, along.split([p.numel() for p in self.parameters]), strict=True))
+        products = [torch.dot(g.reshape(-1), pieces[p]) for p, g in gradients]
+        products += [layer.directional_derivative(pieces[layer.weight].view_as(layer.weight)) for layer in self.wide]
+        return float(sum(products))
+
+    def step(self, loss: Tensor, lr: float, pull: tuple[Tensor, float] | None = None) -> None:
+        """One SGD step on this part alone; `pull` = (centre, strength) adds the proximal term strength/2·‖w − centre‖²."""
+        if not self.parameters:  # a frozen body, or a net that is all head
+            return
+        gradients = self._gradients(loss)
+        with torch.no_grad():
+            if pull is not None:
+                centre, strength = pull
+                self.weights.lerp_(centre[-len(self.weights) :], lr * strength)
+            if gradients:
+                torch._foreach_add_(*zip(*gradients, strict=True), alpha=-lr)
+            for layer in self.wide:
+                layer.add_gradient(-lr)
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """A vector of this part as tensors by parameter name: what to print when a method is debugged."""
+        pieces = vector.split([entry.numel() for entry in self.entries.values()])
+        return {
+            name: piece.view(entry.shape) for (name, entry), piece in zip(self.entries.items(), pieces, strict=True)
+        }
+
+    def _gradients(self, loss: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Parameters the loss depends on and its gradients there; of wide layers' weights, the layers keep the factors."""
+        with unformed(self.wide):
+            found = torch.autograd.grad(loss, self.parameters, allow_unused=True) if self.parameters else ()
+        return [(p, g) for p, g in zip(self.parameters, found, strict=True) if g is not None]
+
+    def __len__(self) -> int:
+        return self.live.numel()
+
+    def __repr__(self) -> str:
+        return f"Part({self.name}, {len(self)} entries)"
+
+
+class Net(nn.Module):
+    """A module cut at its head: logits = head(features(x)).
+
+    `carry_buffers` decides whether running statistics (BatchNorm) are part of the body's vector and so travel and are averaged with
+    it, or stay apart in `local_buffers`, with whoever trains.
+    """
+
+    def __init__(self, module: nn.Module, head: str | None = None, *, carry_buffers: bool = False) -> None:
+        super().__init__()
+        self.head_name = head or last_linear(module)
+        self.classifier = _submodule(module, self.head_name)
+        self.embedder = _replaced(module, self.head_name, nn.Identity())
+        self._flatten(carry_buffers)
+        self._seen: Tensor | None = None
+        self._edition = 0
+        kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.MultiheadAttention)
+        noisy = [m for m in self.embedder.modules() if isinstance(m, kinds)]
+        self.has_batchnorm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in noisy)
+        self.repeatable = not any(not isinstance(m, nn.MultiheadAttention) or m.dropout > 0 for m in noisy)
+
+    def features(self, x: Tensor) -> Tensor:
+        """z = body(x)."""
+        return self.embedder(x)
+
+    def classify(self, z: Tensor) -> Tensor:
+        """Logits of features."""
+        return self.classifier(z)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.embedder(x))
+
+    def edition(self) -> int:
+        """A number that is the same as at the last call only if everything is that features depend on and training may change."""
+        now = torch.cat([self.local_buffers, self.body.live])
+        if self._seen is None or not torch.equal(self._seen, now):
+            self._seen = now
+            self._edition += 1
+        return self._edition
+
+    def train(self, mode: bool = True) -> Self:
+        # walking through all submodules takes as long as a small net's forward pass
+        settled = self.training == self.embedder.training == self.classifier.training == mode
+        return self if settled else super().train(mode)
+
+    def stages(self, x: Tensor) -> list[Tensor]:
+        """The outputs of the body's inner stages, early to deep."""
+        if not hasattr(self.embedder, "stages"):
+            raise FedTailorError(
+                f"The net {type(self.embedder).__name__} does not expose stages; use resnet18, cnn or, for series, cnn1d."
+            )
+        return self.embedder.stages(x)  # type: ignore[operator]
+
+    def plain(self, head: nn.Module | None = None) -> nn.Module:
+        """An independent copy of the whole as the plain module it was made from; another head may take the place of its own."""
+        head = copy.deepcopy(self.classifier if head is None else head)
+        whole = _replaced(copy.deepcopy(self.embedder), self.head_name, head)
+        for buffer in whole.buffers():
+            buffer.data = buffer.data.clone()  # a copied view brings along all the memory it looks into
+        return whole
+
+    def _flatten(self, carry_buffers: bool) -> None:
+        body = {n: p for n, p in self.embedder.named_parameters() if p.requires_grad}
+        prefix = f"{self.head_name}."
+        head = {prefix + n: p for n, p in self.classifier.named_parameters() if p.requires_grad}
+        buffers = {n: b for n, b in self.embedder.named_buffers() if b.is_floating_point()}
+        statistics = sum(b.numel() for b in buffers.values())
+        body_end = statistics + sum(p.numel() for p in body.values())
+        total = body_end + sum(p.numel() for p in head.values())
+        example = next(iter(head.values()), None)
+        flat = torch.empty(
+            total, dtype=None if example is None else example.dtype, device=None if example is None else example.device
+        )
+        start = 0
+        for tensor in (*buffers.values(), *body.values(), *head.values()):
+            view = flat[start : start + tensor.numel()].view(tensor.shape)
+            view.copy_(tensor.detach())
+            tensor.data = view
+            start += tensor.numel()
+        travelling = buffers if carry_buffers else {}
+        first = 0 if carry_buffers else statistics
+        self.local_buffers = flat[:0] if carry_buffers else flat[:statistics]
+        self.body = Part(self, "body", flat[first:body_end], flat[statistics:body_end], {**travelling, **body})
+        self.head = Part(self, "head", flat[body_end:], flat[body_end:], head)
+        self.all = Part(self, "all", flat[first:], flat[statistics:], {**travelling, **body, **head})
+
+
+def last_linear(module: nn.Module) -> str:
+    """The default cut: the last linear layer is the head."""
+    names = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
+    if not names or names[-1] == "":
+        raise FedTailorError(
+            f"{type(module).__name__} has no linear layer below its top that could be the head; name one with head='…'."
+        )
+    return names[-1]
+
+
+def check_cut(module: nn.Module, head: str | None, example: Tensor) -> None:
+    """Refuse a module that does something after its head: its features would not be what the head receives."""
+    module = copy.deepcopy(module).eval()
+    head = head or last_linear(module)
+    if not _cuts_cleanly(module, head, example):
+        raise FedTailorError(
+            f"{type(module).__name__} cannot be cut at '{head}': the module computes something after that layer (a softmax? other "
+            "layers?) or uses it or its weights more than once. Return the head's output as it is, or name another head."
+        )
+
+
+@torch.no_grad()
+def _cuts_cleanly(module: nn.Module, head: str, example: Tensor) -> bool:
+    whole = module(example)
+    classifier, embedder = _submodule(module, head), _replaced(module, head, nn.Identity())
+    try:
+        cut = classifier(embedder(example))
+    except RuntimeError:
+        return False
+    shared = {*classifier.parameters()} & {*embedder.parameters()}
+    return not shared and whole.shape == cut.shape and torch.allclose(whole, cut, rtol=1e-4, atol=1e-5)
+
+
+def _submodule(module: nn.Module, name: str) -> nn.Module:
+    try:
+        return module.get_submodule(name)
+    except AttributeError:
+        known = ", ".join(n for n, _ in module.named_children())
+        raise FedTailorError(
+            f"{type(module).__name__} has no submodule '{name}' to be the head. Its parts: {known}."
+        ) from None
+
+
+def _replaced(module: nn.Module, name: str, new: nn.Module) -> nn.Module:
+    """`module` itself, its submodule `name` replaced."""
+    parent, _, last = name.rpartition(".")
+    setattr(module.get_submodule(parent), last, new)
+    return module
