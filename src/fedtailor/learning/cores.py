@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import torch
+
 ROWS = 250  # of a matrix: what one core multiplies at a time
 
 Piece = TypeVar("Piece")
@@ -27,5 +29,10 @@ def on_all_cores(work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> li
     pieces = list(pieces)
     if len(pieces) == 1:
         return [work(pieces[0])]
-    with ThreadPoolExecutor(cores()) as threads:
-        return list(threads.map(work, pieces))
+    before = torch.get_num_threads()
+    try:
+        # A new thread starts with as many threads of its own as the machine has cores, until it is told otherwise.
+        with ThreadPoolExecutor(cores(), initializer=torch.set_num_threads, initargs=(1,)) as threads:
+            return list(threads.map(work, pieces))
+    finally:
+        torch.set_num_threads(before)
