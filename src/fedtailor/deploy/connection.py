@@ -6,6 +6,7 @@ import secrets
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -67,8 +68,9 @@ class Connection:
         self.public_key = public_key_to_bytes(key.public_key())
         self.client = FleetHttpClient(
             f"https://{server}",
-            interceptors=[Persistent(), NodeAuthHttpInterceptor(key, key.public_key()), Instance()],
+            interceptors=[NodeAuthHttpInterceptor(key, key.public_key()), Instance()],
             verify=trust,
+            retry_invoker=Persistent(),  # type: ignore[arg-type]
         )
         self.node = Node()
         self._gone = threading.Event()
@@ -117,14 +119,15 @@ class Connection:
                     message_object_trees=[get_object_tree(reply)],
                 )
             )
-            push = make_push_object_fn_protobuf(
+            put = make_push_object_fn_protobuf(
                 self.client.PushObject, self.node, reply.metadata.run_id, response.session_id
             )
-            objects = get_all_nested_objects(reply)
-            with suppress(
-                ObjectPushError
-            ):  # the server lets go of a reply, and of what others sent alike, once it is whole
-                push_objects(objects, push, object_ids_to_push=set(response.objects_to_push))
+
+            def push(id: str, content: bytes) -> None:
+                with suppress(ObjectPushError):  # the server has it already, or has let go of a reply that is whole
+                    put(id, content)
+
+            push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(response.objects_to_push))
 
     def _beat(self, node: Node, gone: threading.Event) -> None:
         while not gone.wait(HEARTBEAT / 2):
@@ -133,14 +136,15 @@ class Connection:
 
 
 class Persistent:
-    """Makes a call again that did not get through: all calls may be made twice, and a lost reply would cost the server's patience."""
+    """Makes a call again that did not get through, signed anew. All calls may be made twice."""
 
-    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+    def invoke(self, send: Callable[[], httpx.Response]) -> httpx.Response:
+        """Send until it gets through, a few times; Flower's client calls this in place of its own `RetryInvoker`."""
         for pause in PAUSES:
             with suppress(httpx.TransportError):
-                return call_next(context)
+                return send()
             time.sleep(pause)
-        return call_next(context)
+        return send()
 
 
 class Instance:

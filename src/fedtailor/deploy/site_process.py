@@ -35,6 +35,7 @@ class SiteProcess:
         self.server = server or self.place.server
         self.say = say
         self.node: SiteNode | None = None
+        self.unsent: Message | None = None  # a reply that the network did not let through yet
         self.run: tuple[Any, str] = (None, "")  # the federation and the config that the node was opened for
 
     def serve(self) -> None:
@@ -58,18 +59,28 @@ class SiteProcess:
             pause = min(2 * pause, RETRY[1])
 
     def _answer_all(self, line: Connection) -> bool:
-        last = monotonic()
-        while True:
+        last, done = monotonic(), False
+        self._send(line)
+        while not done:
             message = line.receive()
             if message is None:
                 sleep(PAUSE[0] if monotonic() - last < 30 else PAUSE[1])
                 continue
-            reply, done = self._answer(message)
+            self.unsent, done = self._answer(message)
             with suppress(httpx.HTTPError) if done else nullcontext():  # a server that is done need not wait
-                line.send(reply)
+                self._send(line)
             last = monotonic()
-            if done:
-                return True
+        return True
+
+    def _send(self, line: Connection) -> None:
+        """Send the reply that is due, if any; where the network fails it is kept for the next connection: the server waits for it."""
+        reply, self.unsent = self.unsent, None
+        if reply is not None:
+            try:
+                line.send(reply)
+            except httpx.TransportError:
+                self.unsent = reply
+                raise
 
     def _answer(self, message: Message) -> tuple[Message, bool]:
         """Answer one message; whatever goes wrong is said to the server in one line, and here in full."""

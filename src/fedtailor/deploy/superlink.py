@@ -38,6 +38,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+from flwr.supercore.object_store.object_store import NoObjectInStoreError
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.supercore.task_identity import TaskIdentity
@@ -81,7 +82,7 @@ class SuperLink:
     def __init__(self, keys: Path, sites: Mapping[str, Path], host: str, port: int, limit: int) -> None:
         """`keys` holds the server's key and certificate and the authority's certificate; `limit` bounds the bytes of one answer."""
         store = Store()
-        self.state = InMemoryLinkState(NoOpFederationManager(), store)
+        self.state = Messages(NoOpFederationManager(), store)
         self.nodes: dict[int, str] = {}  # node -> name of its site
         self.known: dict[bytes, int] = {}  # public key -> node
         for name, file in sites.items():
@@ -130,6 +131,29 @@ class Store(InMemoryObjectStore):
         """Register a message's objects at once: Flower's own would let another thread delete one that it has just counted on."""
         with self.lock_store:
             return super().preregister(run_id, object_tree)
+
+
+class Messages(InMemoryLinkState):
+    """Flower's state of nodes and messages; a node that did not get its message whole gets it again when it asks for the next one.
+
+    Flower's own hands a message over once: where the network loses it, or the site is killed while it arrives, the server would wait
+    for the reply in vain.
+    """
+
+    def get_message_ins(self, node_id: int, limit: int | None, *, run_id: int | None = None) -> list[Message]:
+        with self.lock:
+            for id, message in self.message_ins_store.items():
+                if message.metadata.dst_node_id == node_id and self._unconfirmed(id):
+                    message.metadata.delivered_at = ""
+        return super().get_message_ins(node_id, limit, run_id=run_id)
+
+    def _unconfirmed(self, id: str) -> bool:
+        """Whether the message's objects are still held, as they are until the node confirms that it has them."""
+        try:
+            self.object_store.get_object_tree(id)
+        except NoObjectInStoreError:
+            return False
+        return True
 
 
 class Grid:
