@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from fedtailor.errors import FedTailorError
 from fedtailor.nets import Net, Task, build_net, nets
-from fedtailor.nets.net import check_cut, last_linear
+from fedtailor.nets.net import Pull, check_cut, last_linear
 
 
 def perceptron() -> nn.Sequential:
@@ -113,7 +113,7 @@ def test_a_pull_is_the_gradient_of_the_proximal_term(carry: bool) -> None:
     centre = net.all.vector + torch.arange(len(net.all)) / 50
     trainable = slice(len(net.all) - len(net.all.weights), None)
     start, gradient = net.all.vector[trainable], net.all.gradient(net(x).square().sum())
-    net.all.step(net(x).square().sum(), lr=0.1, pull=(centre, 0.7))
+    net.all.step(net(x).square().sum(), lr=0.1, pull=Pull(centre, 0.7))
     expected = start - 0.1 * (gradient + 0.7 * (start - centre[trainable]))
     assert torch.allclose(net.all.weights, expected, atol=1e-6)
 
@@ -159,7 +159,7 @@ def test_frozen_parameters_are_in_no_vector_and_an_empty_body_is_no_trouble(batc
     loss = cross_entropy(net(x), y)
     assert net.body.gradient(loss).shape == (0,)
     net.body.step(loss, lr=0.1)
-    net.body.step(loss, lr=0.1, pull=(net.body.vector, 1.0))
+    net.body.step(loss, lr=0.1, pull=Pull(net.body.vector, 1.0))
     net.body.vector = net.body.vector
     net.all.step(loss, lr=0.1)
     assert all(torch.equal(tensor, state[name]) for name, tensor in net.embedder.state_dict().items())
