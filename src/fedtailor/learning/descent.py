@@ -56,12 +56,11 @@ class Descent:
         `gradient` takes the place of the loss's own, a vector over the part's trainable entries. Without a loss, the step is down the
         pull alone. `lr` is another learning rate than the loop's.
         """
-        if part is None:
-            (part,) = self.parts
-        elif part not in self.parts:
-            raise ValueError(
-                f"the loop was not told that it trains the {part.name}: name it in client.steps(batches, …)"
-            )
+        if part is None and len(self.parts) > 1:
+            raise ValueError("a loop that trains several parts has to name the one that steps: step(loss, part)")
+        part = self.parts[0] if part is None else part
+        if part not in self.parts:
+            raise ValueError(f"the loop does not train the {part.name}: name it in client.steps(batches, …)")
         if loss is not None and not self.count(loss):
             return False
         rate = self.lr if lr is None else self.participant.rate(lr)
