@@ -20,13 +20,12 @@ SKIPPED = "skipped_steps"  # left out: their loss was not finite
 UNDONE = "undone_phases"  # put back: they ended with weights that were not finite
 EXPLODED = "exploded_phases"  # kept, though their weights grew beyond GROWTH
 TROUBLES = (SKIPPED, UNDONE, EXPLODED)
-GROWTH = (
-    1e3  # times as large as before the phase (or as 1): sound training stays below 3, lr=10 on digits reaches 8,000
-)
+# Times as large as before the phase (or as 1): sound training stays below 3, lr=10 on digits reaches 8,000.
+GROWTH = 1e3
 
 
 class Descent:
-    """Takes the steps of one loop on the parts that it trains.
+    """Take the steps of one loop on the parts that it trains.
 
     Each part has an optimizer of its own, made at its first step: a new one for each loop, or, with `optimizer_state = kept`, one that goes
     on with the state that the participant kept, under names such as `optimizer.model.all.exp_avg`.
@@ -51,10 +50,10 @@ class Descent:
         pull: Pull | tuple[Tensor, float] | None = None,
         lr: float | None = None,
     ) -> bool:
-        """One step of a part (that of the loop, if it has only one) down a loss; False if the loss is not finite: nothing moves then.
+        """Take one step on a part (the loop's, if it has only one) down a loss. Return False if the loss is not finite: nothing moves then.
 
-        `gradient` takes the place of the loss's own, a vector over the part's trainable entries. Without a loss, the step is down the
-        pull alone. `lr` is another learning rate than the loop's.
+        `gradient`, a vector over the part's trainable entries, takes the place of the loss's own. `pull` adds a proximal term. Without a
+        loss, the step is along the gradient and down the pull that are given. `lr` is another learning rate than the loop's.
         """
         if part is None and len(self.parts) > 1:
             raise ValueError("a loop that trains several parts has to name the one that steps: step(loss, part)")

@@ -1,10 +1,10 @@
 """Which kernel computes a step. Only this file knows that there are several.
 
-- A linear head on features steps on the default loss by three matrix products, without autograd.
-- Plain SGD adds the gradients that autograd finds to the parameters; wide layers add the factors of theirs (`nets/fast`).
-- Every other optimizer is given the gradient of the part as one vector.
+- Plain SGD adds the gradients that autograd finds to the parameters; wide layers (`nets/fast`) add the factors of theirs.
+- Plain SGD of a linear head on features, on the default loss, is written out: two matrix products without autograd.
+- Every other optimizer gets the gradient of the part as one vector.
 
-The first and the wide layers are for plain SGD with `fast = auto`.
+With `fast = off` there are no wide layers, and nothing is written out.
 """
 
 from __future__ import annotations
