@@ -27,10 +27,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.rounds import J_SMALL, federation_of, in_turns
 from fedtailor import Config, Simulation
 from fedtailor.engines.worker import keep_freed_memory
-from fedtailor.learning.linear_head import linear_step
-from fedtailor.nets import Net, linear, nets, winograd
+from fedtailor.nets import Net, nets
 from fedtailor.nets.architecture import Task
 from fedtailor.nets.build import build_net
+from fedtailor.nets.fast import wide_linear, winograd
+from fedtailor.nets.fast.linear_head import linear_step
 
 KINDS = {
     "convolution": "convolutions",
@@ -84,7 +85,7 @@ def step_rates(name: str, count: int = 20) -> dict[str, dict[str, float]]:
     kinds: dict[str, Callable[[], object]] = {
         "step": steps,
         "by PyTorch's own convolutions": without(winograd, "FEWEST_CHANNELS"),
-        "with wide layers' gradients written down": without(linear, "WIDE"),
+        "with wide layers' gradients written down": without(wide_linear, "WIDE"),
     }
 
     def in_place(_: Sequence[int], a: Sequence[int], b: Sequence[int], **__: object) -> int:

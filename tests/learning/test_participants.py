@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fedtailor import Federation, Protocol
 from fedtailor.engines.worker import Worker
 from fedtailor.learning import Client, cross_entropy
-from fedtailor.learning.participants import EXPLODED, SKIPPED, UNDONE
+from fedtailor.learning.descent import EXPLODED, SKIPPED, UNDONE
 from fedtailor.methods.fedrep import FedRep
 from fedtailor.nets.mlp import MLP
 
@@ -183,31 +183,37 @@ def test_fresh_weights_are_the_clients_own_whatever_the_round(federation):
     assert torch.equal(first.net().all.vector, other.net().all.vector)
 
 
-def test_guarded_puts_back_only_the_part_that_diverged(federation):
+def test_a_loop_puts_back_only_the_part_that_diverged(federation):
     client = client_of(federation)
     one, two = client.net("one"), client.net("two")
     before = two.all.vector
-    for x, y in client.guarded(client.batches(1), one.all, two.all):
-        one.all.step(cross_entropy(one, x, y), 0.1)
-        two.all.weights.fill_(float("nan"))
+    for x, y, step in client.steps(client.batches(1), one.all, two.all):
+        step(cross_entropy(one, x, y), one.all)
+        two.all.weights = torch.full_like(before, float("nan"))
     assert torch.equal(two.all.vector, before)
     assert not torch.equal(one.all.vector, before)
     assert client.trouble == {UNDONE: 1}
 
 
-def test_guarded_trains_nets_and_leaves_out_what_batchnorm_cannot_take(federation):
+def test_a_loop_trains_nets_and_leaves_out_what_batchnorm_cannot_take(federation):
     module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     client = client_of(federation, 1, net=module, batch=1)
     net = client.net().eval()
-    assert list(client.guarded(client.batches(1), net.all)) == []
+    assert list(client.steps(client.batches(1), net.all)) == []
     assert net.training
-    sizes = [len(y) for _, y in client.guarded(client.batches(1, size=3), net.all)]
+    sizes = [len(y) for _, y, _ in client.steps(client.batches(1, size=3), net.all)]
     assert sizes == [3, 3]
 
 
-def test_only_sound_losses_are_recorded(federation):
+def test_only_finite_losses_are_recorded_and_stepped_on(federation):
     client = client_of(federation)
-    verdicts = [client.sound(torch.tensor(v)) for v in (0.5, float("nan"), float("inf"), 2.0)]
-    assert verdicts == [True, False, False, True]
-    assert client.losses == [0.5, 2.0]
+    net = client.net()
+    factors = iter([1.0, float("nan"), float("inf"), 2.0])
+    taken, moved = [], []
+    for x, y, step in client.steps(client.batches(4, size=12), net.all):
+        before = net.all.vector
+        taken.append(step(cross_entropy(net, x, y) * next(factors)))
+        moved.append(not torch.equal(net.all.vector, before))
+    assert taken == moved == [True, False, False, True]
+    assert len(client.losses) == 2
     assert client.trouble == {SKIPPED: 2}

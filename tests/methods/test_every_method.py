@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedtailor import Federation, Simulation
+from fedtailor import Federation, FedTailorError, Simulation
 from fedtailor.data.client_data import Split
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower.checks import ReplyChecks
@@ -195,3 +195,35 @@ def test_a_server_that_looks_closely_refuses_no_honest_answer(name, strange):
         run.step()
         work = "fit+score" if any(outcome.score for outcome in run.outcomes.values()) else "fit"
         assert look.refused(work, run.outcomes, run.traffic.down) == {}
+
+
+OPTIMIZERS = {
+    "adam": {"optimizer": "adam", "lr_schedule": "cosine", "clip_norm": 1.0, "lr": 0.01},
+    "momentum": {"momentum": 0.9, "weight_decay": 0.01, "warmup": 2, "optimizer_state": "kept"},
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("name", EVERY)
+def test_it_trains_with_any_optimizer(name, kind):
+    run = simulation(name, federated(MIXED), rounds=3, **OPTIMIZERS[kind]).run()
+    plain = simulation(name, federated(MIXED), rounds=3).run()
+    assert all(r.get("diverged", 0) == 0 and math.isfinite(r["loss"]) for r in run.metrics)
+    assert not torch.equal(model(run, 0), model(plain, 0))
+    kept = any(key.startswith("optimizer.") for i in range(len(MIXED)) for key in run.state(i))
+    assert kept == (kind == "momentum")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_server_optimizer_steps_where_the_server_averages_and_is_refused_elsewhere(name):
+    if not methods.classes[name].averages:
+        with pytest.raises(FedTailorError, match="needs a method whose server averages"):
+            simulation(name, federated(MIXED), server_optimizer="adam")
+        return
+    run = simulation(name, federated(MIXED), rounds=3, server_optimizer="adam").run()
+    plain = simulation(name, federated(MIXED), rounds=3).run()
+    stepped = {key.split(".")[1] for key in run.server.state if key.startswith("server_optimizer.")}
+    assert stepped
+    assert stepped <= set(run.method.up)
+    assert not any(torch.equal(run.server.state[entry], plain.server.state[entry]) for entry in stepped)
+    assert all(math.isfinite(r["loss"]) for r in run.metrics)

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from fedtailor.errors import FedTailorError
 from fedtailor.nets import Net, Task, build_net, nets
-from fedtailor.nets.net import check_cut, last_linear
+from fedtailor.nets.net import Pull, check_cut, last_linear
 
 
 def perceptron() -> nn.Sequential:
@@ -113,7 +113,7 @@ def test_a_pull_is_the_gradient_of_the_proximal_term(carry: bool) -> None:
     centre = net.all.vector + torch.arange(len(net.all)) / 50
     trainable = slice(len(net.all) - len(net.all.weights), None)
     start, gradient = net.all.vector[trainable], net.all.gradient(net(x).square().sum())
-    net.all.step(net(x).square().sum(), lr=0.1, pull=(centre, 0.7))
+    net.all.step(net(x).square().sum(), lr=0.1, pull=Pull(centre, 0.7))
     expected = start - 0.1 * (gradient + 0.7 * (start - centre[trainable]))
     assert torch.allclose(net.all.weights, expected, atol=1e-6)
 
@@ -138,6 +138,49 @@ def test_parameters_a_loss_does_not_reach_have_zero_gradient(batch: tuple[Tensor
     assert torch.equal(gradient[len(net.body) :], torch.zeros(len(net.head)))
 
 
+@pytest.mark.parametrize("carry", [True, False])
+def test_weights_are_the_trainable_entries_and_gradients_flow_through_them(carry: bool) -> None:
+    net = Net(Normed(), carry_buffers=carry)
+    net.train()
+    net(torch.randn(4, 1, 6, 6, generator=torch.Generator().manual_seed(0)))
+    centre = torch.linspace(-1, 1, len(net.all.weights))
+    assert torch.equal(net.all.weights.detach(), net.all.trainable(net.all.vector))
+    gradient = net.all.gradient((net.all.weights - centre).square().sum() / 2)
+    assert torch.allclose(gradient, net.all.weights.detach() - centre)
+    before = net.all.vector
+    net.all.weights = centre
+    assert torch.equal(net.all.trainable(net.all.vector), centre)
+    statistics = len(before) - len(centre)
+    assert torch.equal(net.all.vector[:statistics], before[:statistics])
+    with pytest.raises(ValueError, match="the vector has shape"):
+        net.all.weights = centre[1:]
+
+
+def test_mixing_two_parts_and_their_difference_are_those_of_their_weights() -> None:
+    own, other, place = Net(perceptron()), Net(perceptron()), Net(perceptron())
+    other.all.vector = torch.linspace(-1, 1, len(other.all))
+    place.body.mix(own.body, other.body, 0.3)
+    assert torch.equal(place.body.vector, torch.lerp(other.body.vector, own.body.vector, 0.3))
+    assert torch.equal(place.head.vector, own.head.vector)
+    assert torch.equal(own.all.difference(other.all), own.all.vector - other.all.vector)
+    own.all.mix(own.all, other.all, 0.0)
+    assert torch.equal(own.all.vector, other.all.vector)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+def test_the_top_is_a_part_of_the_uppermost_tensors(count: int, batch: tuple[Tensor, Tensor]) -> None:
+    net = Net(perceptron())
+    top, parameters = net.top(count), net.all.parameters
+    size = sum(p.numel() for p in parameters[-count:])
+    assert len(top) == size
+    assert torch.equal(top.vector, net.all.vector[-size:])
+    x, y = batch
+    gradients = (part.gradient(cross_entropy(net(x), y)) for part in (top, net.all))
+    assert torch.equal(next(gradients), next(gradients)[-size:])
+    top.vector = torch.zeros(size)
+    assert net.all.vector[-size:].abs().sum() == 0
+
+
 def test_named_gives_each_tensor_its_stretch() -> None:
     net = Net(perceptron())
     state = perceptron().state_dict()
@@ -159,7 +202,7 @@ def test_frozen_parameters_are_in_no_vector_and_an_empty_body_is_no_trouble(batc
     loss = cross_entropy(net(x), y)
     assert net.body.gradient(loss).shape == (0,)
     net.body.step(loss, lr=0.1)
-    net.body.step(loss, lr=0.1, pull=(net.body.vector, 1.0))
+    net.body.step(loss, lr=0.1, pull=Pull(net.body.vector, 1.0))
     net.body.vector = net.body.vector
     net.all.step(loss, lr=0.1)
     assert all(torch.equal(tensor, state[name]) for name, tensor in net.embedder.state_dict().items())

@@ -167,11 +167,10 @@ class SiteNode:
         replace_text(file, json.dumps(trained + 1))
 
     def _worker(self, common: SiteDescription) -> Worker:
-        settings = self.config.settings
-        if settings.compile == "auto":  # compiling takes longer than one message's steps
-            settings = replace(settings, compile="off")
         data = as_member(self.data, common.stand_in())
-        return Worker(data, self.config.method, self.config.net, None, settings, first=self.place.client or 0)
+        return Worker(
+            data, self.config.method, self.config.net, None, self.config.settings, first=self.place.client or 0
+        )
 
     def _moment(self, work: str, round: int, step: int) -> int:
         """When in a run a work is done, as a number that grows: a state is kept under the moment of the work that made it."""

@@ -14,8 +14,8 @@ from torch import nn
 
 from fedtailor.errors import FedTailorError
 from fedtailor.files import replace_bytes, writing
+from fedtailor.learning.descent import TROUBLES
 from fedtailor.learning.mixing import Payload, State
-from fedtailor.learning.participants import TROUBLES
 from fedtailor.learning.scoring import Score
 
 MANY = 1e12  # more than anyone can count: such a number is made up

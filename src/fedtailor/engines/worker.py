@@ -17,9 +17,9 @@ from fedtailor.engines.base import Outcome
 from fedtailor.engines.readonly import ReadOnlyPayloads, kept_apart
 from fedtailor.engines.states import States
 from fedtailor.learning import Client, Payload, Protocol, State
-from fedtailor.learning.compiled import CompiledSteps, compiles
 from fedtailor.learning.participants import Modules
 from fedtailor.learning.samples import Samples
+from fedtailor.learning.schedule import lr_factor
 from fedtailor.learning.scoring import Score, score
 from fedtailor.methods.base import Method
 from fedtailor.nets.architecture import Architecture
@@ -62,10 +62,6 @@ class Worker:
         self.protocol = protocol
         buffers = method.bn_buffers if protocol.bn_buffers == "method" else protocol.bn_buffers
         self.modules = Modules(net, head, federation.task, protocol, carry_buffers=buffers == "average")
-        samples = sum(len(c.train) for c in federation.clients) * protocol.join_range[1]
-        steps = samples * max(1, protocol.epochs) * protocol.rounds / protocol.batch
-        if protocol.compile != "off" and compiles(protocol, self.modules.lend("model")[0], steps):
-            self.modules.steps = CompiledSteps()
         self.states = States()
         values = sum(len(c.train) + len(c.test) for c in federation.clients) * torch.Size(federation.shape).numel()
         self.ready = values * protocol.torch_dtype.itemsize <= READY_LIMIT
@@ -120,6 +116,7 @@ class Worker:
 
     def fit(self, id: int, round: int, payload: Payload, *, evaluate: bool) -> Outcome:
         client = self._client(id, round, "fit")
+        client.lr_factor = lr_factor(self.protocol, round)
         with self._lending("fit", round, payload) as lent, seeded(self.protocol.seed, *client.keys):
             up = self._audited(self.method.fit(client, lent))
         up = kept_apart(up, (payload, client.state))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from fedtailor.experiment.guard import Fault
-from fedtailor.learning.participants import EXPLODED, GROWTH, SKIPPED, UNDONE
+from fedtailor.learning.descent import EXPLODED, GROWTH, SKIPPED, UNDONE
 
 log = logging.getLogger("fedtailor")
 

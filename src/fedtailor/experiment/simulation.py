@@ -73,6 +73,11 @@ class Simulation:
         self.federation = federation
         self.protocol = protocol or build(Protocol, settings)
         self.method = method if isinstance(method, Method) else methods.build(method, {})
+        if self.protocol.server_optimizer != "none" and not self.method.averages:
+            raise FedTailorError(
+                f"server_optimizer = {self.protocol.server_optimizer!r} needs a method whose server averages (server.average, declared by "
+                f"`averages = True`), which '{self.method.name}' does not do. Leave it out."
+            )
         worker = Worker(federation, self.method, net, head, self.protocol)
         if isinstance(engine, str):
             engine = start_engine(engine, worker, workers, ray_address)

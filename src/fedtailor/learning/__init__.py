@@ -1,17 +1,21 @@
 """The vocabulary methods are written in: train a part, embed, class means, weighted mean, pull, mix."""
 
+from fedtailor.learning.descent import Descent
 from fedtailor.learning.losses import Loss, cross_entropy, near_prototypes, prototype_distance
 from fedtailor.learning.mixing import Payload, Reply, State, mixed, weighted_mean
 from fedtailor.learning.participants import Client, Participant, Server
 from fedtailor.learning.protocol import Protocol
 from fedtailor.learning.prototypes import class_means, mean_of_means
+from fedtailor.nets.net import Pull
 
 __all__ = [
     "Client",
+    "Descent",
     "Loss",
     "Participant",
     "Payload",
     "Protocol",
+    "Pull",
     "Reply",
     "Server",
     "State",

@@ -100,7 +100,7 @@ def distil(
         return
     seen = torch.cat(schedule).unique()
     once = [] if refresh else lessons(seen)
-    adam = Adam(student.all.weights)
+    adam = Adam(student.all._trainable)
     judged = accept != "last"
     start = score(student, samples).accuracy if judged else math.nan
     best, chosen, losses = (start if accept == "val_better" else -1.0), student.all.vector, []

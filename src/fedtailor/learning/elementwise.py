@@ -25,18 +25,18 @@ def learned_weights(
 ) -> tuple[Tensor, float]:
     """Weights W after a gradient step for each batch on the cross-entropy of own + (other − own)⊙W, and the last batch's loss.
 
-    The vectors stand for the last entries of `part` (of its head, for example), which are left at the mixture; the rest stays as it is.
+    The vectors stand for the weights of `part`, which are left at the mixture.
     """
-    place, difference = part.live[-len(own) :], other - own
-    place.copy_(mixed(other, own, weights))
+    difference = other - own
+    part.weights = mixed(other, own, weights)
     last = float("nan")
     for x, y in batches:
         loss = F.cross_entropy(logits(x), y)
         last = loss.item()
         if not math.isfinite(last):
             continue
-        weights = weights - lr * part.gradient(loss)[-len(own) :] * difference  # ∂L/∂W = ∂L/∂ŵ ⊙ (other − own)
+        weights = weights - lr * part.gradient(loss) * difference  # ∂L/∂W = ∂L/∂ŵ ⊙ (other − own)
         if clamp:
             weights = weights.clamp(0, 1)
-        place.copy_(mixed(other, own, weights))
+        part.weights = mixed(other, own, weights)
     return weights, last

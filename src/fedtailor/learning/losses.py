@@ -16,6 +16,10 @@ def cross_entropy(net: Net, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(net(x), y)
 
 
+def cross_entropy_of_features(net: Net, z: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(net.classify(z), y)
+
+
 def prototype_distance(z: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
     """Mean squared distance, over batch and dimensions, of features to their class's prototype; classes without one count as zero."""
     return ((z - prototypes[y]).square().mean(dim=1) * known[y]).mean()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 Payload = dict[str, Tensor]
 State = dict[str, Tensor]
+Weights = Literal["samples", "clients"] | Sequence[float]  # of the replies in a mean
 
 BLOCK = 4096  # columns: of a thousand models of floats, 16 MB
 
@@ -26,13 +28,16 @@ class Reply:
         return self.payload[name]
 
 
-def weighted_mean(replies: Sequence[Reply], name: str, weights: Sequence[float] | None = None) -> Tensor:
-    """Mean of one entry over replies, weighted by the clients' samples unless weights are given."""
-    shares = [float(r.samples) for r in replies] if weights is None else list(weights)
-    total = sum(shares)
+def weighted_mean(replies: Sequence[Reply], name: str, by: Weights = "samples") -> Tensor:
+    """Mean of one entry over replies: by samples, by clients (all alike), or by the weights given."""
+    if by == "samples":
+        weights = [float(r.samples) for r in replies]
+    else:
+        weights = [1.0] * len(replies) if by == "clients" else [float(weight) for weight in by]
+    total = sum(weights)
     mean = torch.zeros_like(replies[0][name])
-    for reply, share in zip(replies, shares, strict=True):
-        mean.add_(reply[name], alpha=share / total)
+    for reply, weight in zip(replies, weights, strict=True):
+        mean.add_(reply[name], alpha=weight / total)
     return mean
 
 

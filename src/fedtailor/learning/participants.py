@@ -1,42 +1,31 @@
-"""The parties a method speaks of: a client with its private samples and state, and the server."""
+"""The participants a method speaks of: a client with its private samples and state, and the server."""
 
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedtailor.data.client_data import ClientData
-from fedtailor.learning.compiled import CompiledSteps
-from fedtailor.learning.linear_head import is_linear_head, linear_step
-from fedtailor.learning.losses import Loss, cross_entropy
-from fedtailor.learning.mixing import State
+from fedtailor.learning.descent import Descent
+from fedtailor.learning.kernels import features_suffice, kernel
+from fedtailor.learning.losses import Loss
+from fedtailor.learning.mixing import Reply, State, Weights, weighted_mean
 from fedtailor.learning.protocol import Protocol
 from fedtailor.learning.samples import Samples, shuffled_pairs
+from fedtailor.learning.schedule import lr_factor
+from fedtailor.learning.server_optimizer import server_step
 from fedtailor.nets.architecture import Architecture, Task
 from fedtailor.nets.build import build_net
-from fedtailor.nets.net import Net, Part
+from fedtailor.nets.net import Net, Part, Pull
 from fedtailor.randomness import Key, derive, torch_stream
 
 log = logging.getLogger("fedtailor")
-
-Pull = tuple[Tensor, float]  # (centre, strength): the proximal term strength/2·‖w − centre‖²
-
-# What can go wrong in training, as it is counted: a party's `trouble`, and beside the numbers that a client logs.
-SKIPPED = "skipped_steps"  # left out: their loss was not finite
-UNDONE = "undone_phases"  # put back: they ended with weights that were not finite
-EXPLODED = "exploded_phases"  # kept, though their weights grew beyond GROWTH
-TROUBLES = (SKIPPED, UNDONE, EXPLODED)
-GROWTH = (
-    1e3  # times as large as before the phase (or as 1): sound training stays below 3, lr=10 on digits reaches 8,000
-)
 
 
 class Modules:
@@ -56,7 +45,6 @@ class Modules:
         self.protocol = protocol
         self.carry_buffers = carry_buffers
         self.lent: dict[tuple[str, str], tuple[Net, Tensor]] = {}
-        self.steps: CompiledSteps | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For a new process, which builds nets of its own: those sent to it would share this one's memory."""
@@ -67,7 +55,7 @@ class Modules:
         key = (role, "" if architecture is None else repr(architecture))
         if key not in self.lent:
             net = self.build(architecture, self.protocol.seed)
-            self.lent[key] = (net, torch.cat([net.local_buffers, net.all.live]).clone())
+            self.lent[key] = (net, torch.cat([net.local_buffers, net.all.vector]))
         return self.lent[key]
 
     def build(self, architecture: str | Architecture | None, seed: int) -> Net:
@@ -77,13 +65,14 @@ class Modules:
             head=self.head if architecture is None else None,
             seed=seed,
             carry_buffers=self.carry_buffers,
+            fast=self.protocol.fast == "auto",
             dtype=self.protocol.torch_dtype,
             device=torch.device(self.protocol.device),
         )
 
 
 class Participant:
-    """Whoever holds samples and trains nets: the base of Client and Server."""
+    """Base class of Client and Server: holds samples and trains nets."""
 
     def __init__(
         self, modules: Modules, samples: Samples, protocol: Protocol, state: State, keys: tuple[Key, ...]
@@ -93,6 +82,7 @@ class Participant:
         self.protocol = protocol
         self.state = state
         self.keys = keys
+        self.lr_factor = 1.0  # of the schedule
         self.logged: dict[str, float] = {}
         self.trouble: Counter[str] = Counter()
         self.losses: list[float] = []
@@ -139,10 +129,18 @@ class Participant:
             self._streams[purpose] = torch_stream(self.protocol.seed, *self.keys, purpose)
         return self._streams[purpose]
 
+    def role(self, net: Net) -> str:
+        """The role in which a net was asked for."""
+        return next((role for role, lent in self._nets.items() if lent is net), "model")
+
+    def rate(self, lr: float | None = None) -> float:
+        """A learning rate, the protocol's unless one is given, by the schedule of this round."""
+        return (self.protocol.lr if lr is None else lr) * self.lr_factor
+
     def batches(
         self, epochs: int | None = None, *, size: int | None = None, purpose: str = "batches"
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled batches of the training samples, for a loop of a method's own; see `guarded`."""
+        """Shuffled batches of the training samples; see `steps`."""
         epochs = self.protocol.epochs if epochs is None else epochs
         return self.samples.batches(size or self.protocol.batch, epochs, self.rng(purpose))
 
@@ -152,77 +150,49 @@ class Participant:
         *,
         epochs: int | None = None,
         lr: float | None = None,
-        loss: Loss = cross_entropy,
+        loss: Loss | None = None,
         on: tuple[Tensor, Tensor] | None = None,
-        pull: Pull | None = None,
+        pull: Pull | tuple[Tensor, float] | None = None,
         purpose: str | None = None,
     ) -> None:
-        """SGD on one part of a net while the rest stays frozen.
+        """Train one part of a net while the rest stays frozen, on cross-entropy unless another loss is given.
 
         A head trains on features: those given as `on` = (z, y), else those of the frozen body, embedded once when they cannot vary.
-        A loss given together with `on` receives features as its x. `pull` adds a proximal term. `purpose` names the random stream of the
-        batches; by default it is the part's name.
+        A loss given together with `on` receives features as its x. `pull` = (centre, strength) adds the proximal term
+        strength/2·‖w − centre‖², and `Pull(centre, strength, net.body)` that of a part of what trains. `purpose` names the random stream
+        of the batches; by default it is the part's name.
         """
-        net = part.net
-        purpose = purpose or part.name
-        varies = self.samples.augmented or not net.repeatable
-        if part.name == "head" and on is None and loss is cross_entropy and not varies:
+        net, purpose = part.net, purpose or part.name
+        if on is None and features_suffice(part, loss, augmented=self.samples.augmented):
             on = self.embed(net)
         if on is None:
             batches = self.batches(epochs, purpose=purpose)
         else:
             epochs = self.protocol.epochs if epochs is None else epochs
             batches = shuffled_pairs(*on, self.protocol.batch, epochs, self.rng(purpose))
-            loss = _head_loss if loss is cross_entropy else loss
-        statistics = net.embedder.state_dict() if part.name == "head" and not net.repeatable else {}
+        statistics = net.embedder.state_dict() if part is net.head and not net.repeatable else {}
         statistics = {name: tensor.clone() for name, tensor in statistics.items()}
-        lr = self.protocol.lr if lr is None else lr
-        plain = loss in (cross_entropy, _head_loss) and pull is None
-        for x, y in self.guarded(batches, part):
-            if plain and self._graphless_step(part, x, y, lr, features=on is not None):
-                continue
-            value = loss(net, x, y)
-            if self.sound(value):
-                part.step(value, lr, pull)
+        descent = Descent(self, (part,), lr)
+        step = kernel(descent, part, loss, None if pull is None else Pull(*pull), features=on is not None)
+        for x, y in descent.over(batches):
+            step(x, y)
         if statistics:
             net.embedder.load_state_dict(statistics)
 
-    def _graphless_step(self, part: Part, x: Tensor, y: Tensor, lr: float, *, features: bool) -> bool:
-        """Take a plain step without autograd: compiled, where the run does so (not for smaller batches, which are too rare to be worth
-        it), or that of a linear head, which is written out."""
-        value = None
-        if self.modules.steps is not None and len(y) == self.protocol.batch and part.parameters:
-            value = self.modules.steps.take(part, x, y, lr, features=features)
-        if value is None and features and is_linear_head(part):
-            value = linear_step(part, x, y, lr)
-        if value is not None:
-            self.sound(value)
-        return value is not None
+    def steps(
+        self, batches: Iterable[tuple[Tensor, Tensor]], *parts: Part, lr: float | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, Descent]]:
+        """A loop of a method's own that trains some parts: batches (x, y), and what takes a step.
 
-    def guarded(self, batches: Iterable[tuple[Tensor, Tensor]], *parts: Part) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of a loop that trains `parts`: those a net cannot train on are left out, and parts that diverge are put back."""
-        before = [part.vector for part in parts]
-        for part in parts:
-            part.net.train()
-        smallest = 2 if any(part.net.has_batchnorm for part in parts) else 1  # one sample has no batch statistics
-        for x, y in batches:
-            if len(y) >= smallest:
-                yield x, y
-        for part, vector in zip(parts, before, strict=True):
-            if not math.isfinite(part.live.sum().item()):  # infinite or NaN if any entry is
-                part.vector = vector
-                self.trouble[UNDONE] += 1
-            elif _exploded(part.weights, vector[len(vector) - len(part.weights) :]):
-                self.trouble[EXPLODED] += 1
+            for x, y, step in client.steps(client.batches(), net.all):
+                step(cross_entropy(net, x, y))
 
-    def sound(self, loss: Tensor) -> bool:
-        """Record the loss of a step; False if it is not finite: the step has to be left out, and is counted as such."""
-        number = loss.item()
-        if not math.isfinite(number):
-            self.trouble[SKIPPED] += 1
-            return False
-        self.losses.append(number)
-        return True
+        Steps have the optimizer, learning rate and guards of `train`: batches that BatchNorm cannot take are left out, as are steps whose
+        loss is not finite, and parts that diverge are put back.
+        """
+        descent = Descent(self, parts, lr)
+        for x, y in descent.over(batches):
+            yield x, y, descent
 
     def embed(self, net: Net) -> tuple[Tensor, Tensor]:
         """Features of the training samples, in order, and their labels; computed anew only when the body has changed."""
@@ -292,14 +262,27 @@ class Server(Participant):
         """Enter a round: new random streams, an empty log."""
         self.round = round
         self.keys = ("server", round)
+        self.lr_factor = lr_factor(self.protocol, round)
         self.logged, self.losses, self._streams = {}, [], {}
         self.trouble = Counter()
 
+    def average(self, replies: Sequence[Reply], name: str, by: Weights = "samples") -> None:
+        """Set `state[name]` to the mean of this entry over the replies, or let the server optimizer take a step towards it.
 
-def _head_loss(net: Net, z: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(net.classify(z), y)
+        The mean is by samples, by clients (all alike), or by the weights given.
+        """
+        mean = weighted_mean(replies, name, by)
+        if self.protocol.server_optimizer != "none":
+            mean = self._stepped(name, mean)
+        self.state[name] = mean
 
-
-def _exploded(now: Tensor, before: Tensor) -> bool:
-    length = now.norm().item()  # infinite where squares overflow
-    return length > GROWTH and length > GROWTH * before.norm().item()
+    def _stepped(self, name: str, mean: Tensor) -> Tensor:
+        """The step from `state[name]` towards a mean. Running statistics, which are no weights, become their mean."""
+        net, _ = self.modules.lend("model")
+        part = {"model": net.all, "body": net.body}.get(name)
+        start = 0 if part is None else len(part) - len(part.trainable(mean))
+        prefix = f"server_optimizer.{name}."
+        state = {key.removeprefix(prefix): t for key, t in self.state.items() if key.startswith(prefix)}
+        weights, state = server_step(self.protocol, self.state[name][start:], mean[start:], state)
+        self.state.update({prefix + key: tensor for key, tensor in state.items()})
+        return torch.cat([mean[:start], weights])

@@ -22,7 +22,37 @@ class Protocol:
     dropout: float = option(0.0, "chance that a picked client drops out before it replies", at_least=0.0, at_most=1.0)
     epochs: int = option(1, "local epochs of each round", at_least=0, at_most=10**6)
     batch: int = option(10, "batch size of local training", at_least=1, at_most=10**6)
-    lr: float = option(0.005, "learning rate of local SGD", above=0.0, at_most=1e6)
+    lr: float = option(0.005, "learning rate of local training", above=0.0, at_most=1e6)
+    optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "optimizer of local training, as torch.optim has it")
+    momentum: float = option(0.0, "momentum of optimizer=sgd", at_least=0.0, at_most=1.0)
+    weight_decay: float = option(0.0, "weight decay of local training", at_least=0.0)
+    clip_norm: float = option(
+        0.0, "longest gradient of a step; longer ones are scaled down to it (0: off)", at_least=0.0
+    )
+    optimizer_state: Literal["fresh", "kept"] = option(
+        "fresh",
+        "momentum and other optimizer state of a client: fresh each time training starts, or kept at the client between rounds",
+    )
+    lr_schedule: Literal["constant", "cosine", "step", "exponential"] = option(
+        "constant", "how the learning rate falls over rounds; closing steps and newcomers use lr itself"
+    )
+    warmup: int = option(0, "rounds in which the learning rate rises to lr before the schedule starts", at_least=0)
+    lr_decay: float | None = option(
+        None,
+        "factor of lr_schedule=step, every lr_step rounds (none: 0.1), and of exponential, every round (none: 0.99)",
+        above=0.0,
+        at_most=1.0,
+    )
+    lr_step: int = option(10, "rounds between two decays of lr_schedule=step", at_least=1)
+    server_optimizer: Literal["none", "momentum", "adam", "yogi", "adagrad"] = option(
+        "none", "optimizer of the server, for which a mean of clients is a step: FedAvgM, FedAdam, FedYogi, FedAdagrad"
+    )
+    server_lr: float | None = option(
+        None, "learning rate of the server optimizer (none: 1 for momentum, 0.01 for the others)", above=0.0
+    )
+    server_momentum: float = option(0.9, "momentum (β₁) of the server optimizer", at_least=0.0, at_most=1.0)
+    server_beta2: float = option(0.99, "β₂ of server_optimizer=adam and yogi", at_least=0.0, at_most=1.0)
+    server_tau: float = option(1e-3, "τ of server_optimizer=adam, yogi and adagrad: how adaptive they are", above=0.0)
     augment: Literal["none", "flip-crop"] = option(
         "none", "random views of training images: mirrored with chance ½ and shifted by up to 4 pixels"
     )
@@ -32,9 +62,8 @@ class Protocol:
     device: str = option("cpu", "where tensors live: cpu, cuda, cuda:1, mps")
     dtype: Literal["float32", "float64"] = option("float32", "floating-point type of parameters and inputs")
     threads: int = option(1, "threads of each worker: equal threads give equal bits", at_least=1, at_most=1024)
-    compile: Literal["auto", "on", "off"] = option(
-        "auto",
-        "compile SGD steps: in long runs of small dense nets, wherever possible, or never (equal to about 1e-6, not to the bit)",
+    fast: Literal["auto", "off"] = option(
+        "auto", "faster layers and steps where they pay (equal up to rounding); off is plain PyTorch throughout"
     )
     guard: float = option(
         100.0,
@@ -56,6 +85,18 @@ class Protocol:
             raise FedTailorError(
                 f"join = {self.join!r} is not allowed: give a share above 0 and at most 1, such as 0.3, or a range such as [0.1, 1.0]."
             )
+        if self.momentum and self.optimizer != "sgd":
+            raise FedTailorError(
+                f"momentum = {self.momentum} belongs to optimizer = 'sgd'; {self.optimizer} has a momentum of its own. Leave one out."
+            )
+        if self.lr_decay is not None and self.lr_schedule not in ("step", "exponential"):
+            raise FedTailorError(
+                f"lr_decay = {self.lr_decay} belongs to lr_schedule = 'step' or 'exponential', not to {self.lr_schedule!r}."
+            )
+        if self.server_lr is not None and self.server_optimizer == "none":
+            raise FedTailorError(
+                f"server_lr = {self.server_lr} needs a server_optimizer: momentum, adam, yogi or adagrad."
+            )
         try:
             torch.ones(1, device=self.device).item()  # some devices hold no values at all, such as meta
         except Exception:  # each device that is not there fails in its own way
@@ -66,6 +107,11 @@ class Protocol:
     @property
     def join_range(self) -> tuple[float, float]:
         return self.join if isinstance(self.join, tuple) else (self.join, self.join)
+
+    @property
+    def plain_sgd(self) -> bool:
+        """Whether local training is w ← w − lr·gradient and nothing else."""
+        return self.optimizer == "sgd" and not (self.momentum or self.weight_decay or self.clip_norm)
 
     @property
     def torch_dtype(self) -> torch.dtype:

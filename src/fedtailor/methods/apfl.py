@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedtailor.learning import Client, Payload, State, cross_entropy, mixed
+from fedtailor.learning import Client, Descent, Payload, State, cross_entropy, mixed
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.nets.net import Net
@@ -36,42 +36,37 @@ class APFL(FedAvg):
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=payload["model"])  # w
         own = client.net("own", model=client.state["own"])  # v
-        alpha, lr = float(client.state["alpha"]), client.protocol.lr
-        step = self._pfllib_step if self.pfllib_style else self._step
-        for x, y in client.guarded(client.batches(purpose="all"), net.all, own.all):
-            alpha_gradient = step(client, net, own, alpha, x, y)
+        alpha, lr = float(client.state["alpha"]), client.rate()
+        descend = self._pfllib_step if self.pfllib_style else self._step
+        for x, y, step in client.steps(client.batches(purpose="all"), net.all, own.all):
+            alpha_gradient = descend(step, net, own, alpha, x, y)
             if self.adaptive and math.isfinite(alpha_gradient):
                 alpha = min(max(alpha - lr * alpha_gradient, 0.0), 1.0)
         if self.pfllib_style:
-            own.all.weights.copy_(mixed(own.all.weights, net.all.weights, alpha))
+            own.all.mix(own.all, net.all, alpha)
         client.state.update(own=own.all.vector, alpha=torch.tensor(alpha, dtype=torch.float64))
         client.log(alpha=alpha)
         return {"model": net.all.vector}
 
-    def _step(self, client: Client, net: Net, own: Net, alpha: float, x: Tensor, y: Tensor) -> float:
+    def _step(self, step: Descent, net: Net, own: Net, alpha: float, x: Tensor, y: Tensor) -> float:
         """w ← w − η∇f(w) and v ← v − ηα∇f(v̄), where v̄ = αv + (1−α)w; returns ∂f(v̄)/∂α = ⟨v − w, ∇f(v̄)⟩."""
-        w, v, lr = net.all.weights, own.all.weights.clone(), client.protocol.lr
-        own.all.weights.copy_(mixed(v, w, alpha))
+        v = own.all.weights.detach()
+        own.all.mix(own.all, net.all, alpha)
         loss, mixture_loss = cross_entropy(net, x, y), cross_entropy(own, x, y)
         gradient = own.all.gradient(mixture_loss)
-        own.all.weights.copy_(v)
-        if not (client.sound(mixture_loss) and client.sound(loss)):
-            return 0.0
-        alpha_gradient = (v - w).dot(gradient).item()
-        net.all.step(loss, lr)
-        own.all.weights.sub_(gradient, alpha=lr * alpha)
+        own.all.weights = v
+        alpha_gradient = own.all.difference(net.all).dot(gradient).item()
+        step(mixture_loss, own.all, gradient=alpha * gradient)
+        step(loss, net.all)
         return alpha_gradient
 
-    def _pfllib_step(self, client: Client, net: Net, own: Net, alpha: float, x: Tensor, y: Tensor) -> float:
+    def _pfllib_step(self, step: Descent, net: Net, own: Net, alpha: float, x: Tensor, y: Tensor) -> float:
         """w and v each descend their own loss; α's gradient mixes their gradients and pulls α to zero."""
-        w, v, lr = net.all.weights, own.all.weights, client.protocol.lr
         loss, own_loss = cross_entropy(net, x, y), cross_entropy(own, x, y)
-        if not (client.sound(own_loss) and client.sound(loss)):
-            return 0.0
         at_w, at_v = net.all.gradient(loss), own.all.gradient(own_loss)
-        w.sub_(at_w, alpha=lr)
-        v.sub_(at_v, alpha=lr)
-        return (v - w).dot(mixed(at_v, at_w, alpha)).item() + 0.02 * alpha
+        step(own_loss, own.all, gradient=at_v)
+        step(loss, net.all, gradient=at_w)
+        return own.all.difference(net.all).dot(mixed(at_v, at_w, alpha)).item() + 0.02 * alpha
 
     def onboard(self, client: Client, payload: Payload) -> None:
         client.state["own"] = payload["model"]
@@ -80,6 +75,5 @@ class APFL(FedAvg):
     def personal(self, client: Client, payload: Payload) -> Net:
         own = client.net("own", model=client.state["own"])
         if not self.pfllib_style:
-            w = payload["model"][-len(own.all.weights) :]
-            own.all.weights.copy_(mixed(own.all.weights, w, float(client.state["alpha"])))
+            own.all.mix(own.all, client.net(model=payload["model"]).all, float(client.state["alpha"]))
         return own

@@ -31,6 +31,7 @@ class Method(ABC):
     up: ClassVar[tuple[str, ...]] = ()  # what a client may send
     keeps: ClassVar[tuple[str, ...]] = ()  # what never leaves the client
     eval_point: ClassVar[Literal["after_sync", "after_train"]] = "after_sync"
+    averages: ClassVar[bool] = False  # whether `aggregate` uses server.average, which a server optimizer needs
     bn_buffers: ClassVar[Literal["local", "average"]] = "local"
     new_client: ClassVar[str] = "trains as in one round with what the server sends, sending nothing back"
 
@@ -46,8 +47,8 @@ class Method(ABC):
         return {}
 
     def send(self, server: Server, client: int) -> Payload:
-        """What the server sends to one client."""
-        return {}
+        """What the server sends to one client; by default what its state has of the entries in `down`."""
+        return {name: server.state[name] for name in self.down if name in server.state}
 
     @abstractmethod
     def fit(self, client: Client, payload: Payload) -> Payload:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedtailor.learning import Client, Payload, Reply, Server, State, cross_entropy, mixed, weighted_mean
+from fedtailor.learning import Client, Payload, Reply, Server, State, cross_entropy, mixed
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
@@ -27,6 +27,7 @@ class FedAFK(Method):
     down = ("body",)
     up = ("body",)
     keeps = ("own_body", "own_head", "mu")
+    averages = True
     eval_point = "after_train"
 
     afa: bool = option(True, "adaptive feature aggregation: mix the own body with the global one by a learned share μ")
@@ -55,30 +56,22 @@ class FedAFK(Method):
             "mu": torch.tensor(self.mu0, dtype=torch.float64),
         }
 
-    def send(self, server: Server, client: int) -> Payload:
-        return {"body": server.state["body"]}
-
     def fit(self, client: Client, payload: Payload) -> Payload:
         # θ_G,i stands under φ_rd, the common initial head, which never trains.
         shared = client.net("global", body=payload["body"])
         own = self.personal(client, payload)  # θ_i, φ_i
         teacher = shared if self.kt_ref == "running" else client.net("received", body=payload["body"])
-        mu, lr = float(client.state["mu"]), client.protocol.lr
+        mu, mu_lr = float(client.state["mu"]), client.rate(self.mu_lr)
         for _ in range(client.protocol.epochs):
             between = client.net("mixture", head=own.head.vector) if self.afa else own  # θ(μ), φ_i
-            for x, y in client.guarded(client.batches(1, purpose="body"), shared.body, own.body):
-                loss = cross_entropy(shared, x, y)
-                if client.sound(loss):
-                    shared.body.step(loss, lr)  # (4)
+            for x, y, step in client.steps(client.batches(1, purpose="body"), shared.body, own.body):
+                step(cross_entropy(shared, x, y), shared.body)  # (4)
                 target = self._features(teacher, x)
-                loss = self._total(own, x, y, target)
-                if client.sound(loss):
-                    own.body.step(loss, lr)  # (5)
+                step(self._total(own, x, y, target), own.body)  # (5)
                 if self.afa:
                     gradient = self._mu_gradient(between, own, shared, mu, x, y, target)
-                    mu = (
-                        min(max(mu - (self.mu_lr or lr) * gradient, 0.0), 1.0) if math.isfinite(gradient) else mu
-                    )  # (6)
+                    if math.isfinite(gradient):
+                        mu = min(max(mu - mu_lr * gradient, 0.0), 1.0)  # (6)
             if self.afa:
                 own.body.vector = mixed(own.body.vector, shared.body.vector, mu)  # (3)
             client.train(own.head, epochs=1)  # (7)
@@ -108,12 +101,12 @@ class FedAFK(Method):
         self, between: Net, own: Net, shared: Net, mu: float, x: Tensor, y: Tensor, target: Tensor | None
     ) -> float:
         """∂ℓ_total/∂μ along θ(μ) = μθ_i + (1−μ)θ_G: the gradient there, times θ_i − θ_G."""
-        mine, theirs = own.body.weights, shared.body.weights
-        torch.lerp(theirs, mine, mu if self.mu_at == "mixture" else 1.0, out=between.body.weights)
-        return between.train().body.directional_derivative(self._total(between, x, y, target), mine - theirs)
+        between.train().body.mix(own.body, shared.body, mu if self.mu_at == "mixture" else 1.0)
+        along = own.body.difference(shared.body)
+        return between.body.directional_derivative(self._total(between, x, y, target), along)
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        server.state["body"] = weighted_mean(replies, "body")
+        server.average(replies, "body")
 
     def personal(self, client: Client, payload: Payload) -> Net:
         return client.net("personal", body=client.state["own_body"], head=client.state["own_head"])

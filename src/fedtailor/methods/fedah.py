@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedtailor.learning import Client, Payload, Reply, Server, State, mixed, weighted_mean
+from fedtailor.learning import Client, Payload, Reply, Server, State, mixed
 from fedtailor.learning.elementwise import learned_weights
 from fedtailor.learning.samples import shuffled_pairs
 from fedtailor.methods.base import methods
@@ -44,9 +44,6 @@ class FedAH(FedRep):
         net = server.net()
         server.state.update(body=net.body.vector, head=net.head.vector)
 
-    def send(self, server: Server, client: int) -> Payload:
-        return {"body": server.state["body"], "head": server.state["head"]}
-
     def fit(self, client: Client, payload: Payload) -> Payload:
         if not self.sync_all:
             self.sync(client, payload)
@@ -61,8 +58,8 @@ class FedAH(FedRep):
         return {"body": net.body.vector, "head": net.head.vector}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        server.state["body"] = weighted_mean(replies, "body")
-        server.state["head"] = weighted_mean(replies, "head")
+        server.average(replies, "body")
+        server.average(replies, "head")
 
     @property
     def syncs_everyone(self) -> bool:

@@ -46,14 +46,14 @@ class FedALA(FedAvg):
     )
 
     def init(self, client: Client) -> State:
-        return {"top": self._top(client.net())}
+        return {"top": client.net().top(self.layers).vector}
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         if not self.sync_all:
             self.sync(client, payload)
         net = self._net(client, payload, client.state["top"])
         client.train(net.all)
-        client.state["top"] = self._top(net)
+        client.state["top"] = net.top(self.layers).vector
         if not self.sync_all:
             client.state.update(model=net.all.vector, last_round=torch.tensor(client.round))
         if "weights" in client.state:
@@ -76,18 +76,20 @@ class FedALA(FedAvg):
     def _aggregated(self, client: Client, payload: Payload) -> State:
         """The top ŵ = w_i + (w − w_i)⊙W, and W learned for it on a random share of the samples, all else frozen."""
         net, own = client.net(model=payload["model"]), client.state["top"]
-        received = self._top(net)
+        top = net.top(self.layers)
+        received = top.vector
         if self.fixed_w is not None:
             return {"top": mixed(received, own, self.fixed_w)}
         if torch.equal(own, received):
             return {"top": own}
         weights = client.state.get("weights", torch.ones_like(own))
-        part, logits = (net.head, net.classify) if len(own) <= len(net.head) else (net.all, net)
-        x, y = self._share(client, net, embedded=part is net.head)
+        of_head = len(top) <= len(net.head)
+        x, y = self._share(client, net, embedded=of_head)
+        logits = net.classify if of_head else net
         losses: list[float] = []
         for _ in range(1 if "weights" in client.state else self.first_epochs):
             batches = shuffled_pairs(x, y, client.protocol.batch, 1, client.rng("weights"))
-            weights, loss = learned_weights(part, own, received, weights, batches, self.eta_w, logits=logits)
+            weights, loss = learned_weights(top, own, received, weights, batches, self.eta_w, logits=logits)
             losses.append(loss)
             if len(losses) >= RECENT and np.std(losses[-RECENT:]) < self.threshold:
                 break
@@ -101,11 +103,7 @@ class FedALA(FedAvg):
         x = client.embed(net)[0][chosen] if embedded else client.samples.take(chosen)
         return x, client.samples.y[chosen]
 
-    def _top(self, net: Net) -> Tensor:
-        """A copy of the uppermost tensors, as one vector."""
-        return net.all.live[-sum(p.numel() for p in net.all.parameters[-self.layers :]) :].clone()
-
     def _net(self, client: Client, payload: Payload, top: Tensor) -> Net:
         net = client.net(model=payload["model"])
-        net.all.live[-len(top) :] = top
+        net.top(self.layers).vector = top
         return net

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedtailor.learning import Client, Payload, Reply, Server, State, class_means, cross_entropy, weighted_mean
+from fedtailor.learning import Client, Payload, Reply, Server, State, class_means, cross_entropy
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
@@ -27,6 +27,7 @@ class FedAS(Method):
     down = ("body",)
     up = ("body", "fisher")
     keeps = ("model",)
+    averages = True
     eval_point = "after_train"
     new_client = "starts from the shared body and trains as in one round, sending nothing back"
 
@@ -40,18 +41,13 @@ class FedAS(Method):
     def init(self, client: Client) -> State:
         return {"model": client.net().all.vector}
 
-    def send(self, server: Server, client: int) -> Payload:
-        return {"body": server.state["body"]}
-
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = self.personal(client, payload)
         prototypes, _ = class_means(*client.embed(net), client.classes)
         net.body.vector = payload["body"]
         batches = client.batches(self.align_epochs, size=self.align_batch, purpose="align")
-        for x, y in client.guarded(batches, net.body):
-            loss = _classwise_distance(net.features(x), y, prototypes)
-            if client.sound(loss):
-                net.body.step(loss, self.align_lr)
+        for x, y, step in client.steps(batches, net.body, lr=self.align_lr):
+            step(_classwise_distance(net.features(x), y, prototypes))
         client.train(net.all)
         client.state["model"] = net.all.vector
         fisher = _fisher_trace(client, net)
@@ -61,7 +57,7 @@ class FedAS(Method):
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         weights = [r["fisher"].item() for r in replies]
         sound = 0 < sum(weights) < math.inf  # false for NaN as well: then samples are the weights
-        server.state["body"] = weighted_mean(replies, "body", weights if sound else None)
+        server.average(replies, "body", by=weights if sound else "samples")
 
     def personal(self, client: Client, payload: Payload) -> Net:
         return client.net(model=client.state["model"])

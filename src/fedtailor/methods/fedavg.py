@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedtailor.learning import Client, Payload, Reply, Server, weighted_mean
+from fedtailor.learning import Client, Payload, Reply, Server
 from fedtailor.methods.base import Method, methods
 
 
@@ -20,12 +20,10 @@ class FedAvg(Method):
     family = "baseline"
     down: ClassVar[tuple[str, ...]] = ("model",)
     up: ClassVar[tuple[str, ...]] = ("model",)
+    averages = True
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["model"] = server.net().all.vector
-
-    def send(self, server: Server, client: int) -> Payload:
-        return {"model": server.state["model"]}
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=payload["model"])
@@ -33,7 +31,7 @@ class FedAvg(Method):
         return {"model": net.all.vector}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        server.state["model"] = weighted_mean(replies, "model")
+        server.average(replies, "model")
 
     def personal(self, client: Client, payload: Payload) -> nn.Module:
         return client.net(model=payload["model"])

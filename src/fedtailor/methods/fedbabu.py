@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedtailor.learning import Client, Payload, Reply, Server, weighted_mean
+from fedtailor.learning import Client, Payload, Reply, Server
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
@@ -21,6 +21,7 @@ class FedBABU(Method):
     down = ("body",)
     up = ("body",)
     keeps = ("personal",)
+    averages = True
     new_client = "fine-tunes the common model on its own samples, as everyone does after the last round"
 
     ft_part: Literal["full", "head", "body"] = option("full", "what is fine-tuned after the last round")
@@ -29,16 +30,13 @@ class FedBABU(Method):
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["body"] = server.net().body.vector
 
-    def send(self, server: Server, client: int) -> Payload:
-        return {"body": server.state["body"]}
-
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(body=payload["body"])  # the head is the run's initial one, the same for all
         client.train(net.body)
         return {"body": net.body.vector}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        server.state["body"] = weighted_mean(replies, "body", [1.0] * len(replies))
+        server.average(replies, "body", by="clients")
 
     @property
     def closing_steps(self) -> int:

@@ -16,7 +16,6 @@ from fedtailor.learning import (
     cross_entropy,
     mean_of_means,
     near_prototypes,
-    weighted_mean,
 )
 from fedtailor.learning.simplex import argmin_on_simplex
 from fedtailor.methods.base import Method, methods
@@ -36,6 +35,7 @@ class FedPAC(Method):
     family = "prototypes"
     down = ("body", "head", "prototypes", "known")
     up = ("body", "head", "means", "counts", "h", "variance")
+    averages = True
 
     lam: float = option(1.0, "λ, strength of the pull of features to their class's prototype", at_least=0.0)
     head_epochs: int = option(1, "epochs on the head before the body trains", at_least=0)
@@ -71,7 +71,7 @@ class FedPAC(Method):
         return near_prototypes(targets, torch.ones_like(known), self.lam)
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        server.state["body"] = weighted_mean(replies, "body")
+        server.average(replies, "body")
         means, counts = zip(*((r["means"], r["counts"]) for r in replies), strict=True)
         server.state["prototypes"], server.state["known"] = mean_of_means(means, counts, weighted=True)
         heads = torch.stack([r["head"] for r in replies])

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
+from fedtailor.learning import Client, Payload, Reply, Server, State
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
 
@@ -20,15 +20,13 @@ class FedPer(Method):
     down: ClassVar[tuple[str, ...]] = ("body",)
     up: ClassVar[tuple[str, ...]] = ("body",)
     keeps: ClassVar[tuple[str, ...]] = ("head",)
+    averages = True
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["body"] = server.net().body.vector
 
     def init(self, client: Client) -> State:
         return {"head": client.net().head.vector}
-
-    def send(self, server: Server, client: int) -> Payload:
-        return {"body": server.state["body"]}
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = self.personal(client, payload)
@@ -37,7 +35,7 @@ class FedPer(Method):
         return {"body": net.body.vector}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        server.state["body"] = weighted_mean(replies, "body")
+        server.average(replies, "body")
 
     def personal(self, client: Client, payload: Payload) -> Net:
         return client.net(body=payload["body"], head=client.state["head"])

@@ -50,10 +50,10 @@ class FedPHP(FedAvg):
         client.train(net.all, loss=loss)
         client.state["times"] = client.state["times"] + 1
         momentum = self._momentum(client)
-        inherited.all.live.copy_(mixed(inherited.all.live, net.all.live, momentum))
+        inherited.all.vector = mixed(inherited.all.vector, net.all.vector, momentum)
         inherited.local_buffers.copy_(mixed(inherited.local_buffers, net.local_buffers, momentum))
         client.state.update(inherited=inherited.all.vector, trained=net.all.vector)
-        client.log(momentum=momentum, distance=float((inherited.all.live - net.all.live).norm()))
+        client.log(momentum=momentum, distance=float((inherited.all.vector - net.all.vector).norm()))
         return {"model": net.all.vector}
 
     def _momentum(self, client: Client) -> float:

@@ -68,9 +68,6 @@ class FedProto(Method):
     def init(self, client: Client) -> State:
         return {"model": client.net().all.vector}
 
-    def send(self, server: Server, client: int) -> Payload:
-        return dict(server.state)
-
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=client.state["model"])
         client.train(net.all, loss=drawn(payload, self.lam))
@@ -100,9 +97,6 @@ class FedProtoPer(FedAvgFT):
     lam: float = option(1.0, "λ, strength of the pull of features to their class's prototype", at_least=0.0)
     weighted: bool = option(False, "weight clients by their samples of a class in the prototypes, not all alike")
     ft_epochs: int = option(10, "epochs of fine-tuning after the last round", at_least=0)
-
-    def send(self, server: Server, client: int) -> Payload:
-        return dict(server.state)
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=payload["model"])

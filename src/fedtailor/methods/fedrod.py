@@ -40,18 +40,15 @@ class FedROD(FedAvg):
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=payload["model"])
         own = client.net("own", head=client.state["own_head"])
-        lr = client.protocol.lr
-        counts = client.label_counts.to(net.all.live.dtype)
+        counts = client.label_counts.to(payload["model"].dtype)
         prior = (counts / counts.max()).log().clamp(min=ABSENT)  # log n_c, up to a constant that softmax does not see
-        for x, y in client.guarded(client.batches(purpose="all"), net.all, own.head):
+        for x, y, step in client.steps(client.batches(purpose="all"), net.all, own.head):
             z = net.features(x)
             logits = net.classify(z)
             generic = F.cross_entropy(logits + prior, y)  # balanced softmax
-            if not client.sound(generic):
-                continue
             personal = F.cross_entropy(logits.detach() + own.classify(z.detach()), y)
-            net.all.step(generic, lr)
-            own.head.step(personal, lr)
+            if step(generic, net.all):
+                step(personal, own.head)
         client.state["own_head"] = own.head.vector
         return {"model": net.all.vector}
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
+from fedtailor.learning import Client, Payload, Reply, Server, State
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
 
@@ -20,15 +20,13 @@ class LGFedAvg(Method):
     down = ("head",)
     up: ClassVar[tuple[str, ...]] = ("head",)
     keeps: ClassVar[tuple[str, ...]] = ("body",)
+    averages: ClassVar[bool] = True
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["head"] = server.net().head.vector
 
     def init(self, client: Client) -> State:
         return {"body": client.net().body.vector}
-
-    def send(self, server: Server, client: int) -> Payload:
-        return {"head": server.state["head"]}
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = self.personal(client, payload)
@@ -37,7 +35,7 @@ class LGFedAvg(Method):
         return {"head": net.head.vector}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        server.state["head"] = weighted_mean(replies, "head", [1.0] * len(replies))
+        server.average(replies, "head", by="clients")
 
     def personal(self, client: Client, payload: Payload) -> Net:
         return client.net(body=client.state["body"], head=payload["head"])

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from fedtailor.learning import Client, Payload, cross_entropy
@@ -36,28 +35,26 @@ class PerFedAvg(FedAvg):
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=payload["model"])
-        alpha, beta = self._steps(client)
+        alpha = self._alpha(client)
         roles = 2 if self.variant == "first-order" else 3
         batches = client.batches(size=roles * client.protocol.batch, purpose="meta")
-        w = net.all.weights
-        for x, y in client.guarded(batches, net.all):
+        for x, y, step in client.steps(batches, net.all, lr=self.beta):
             support, query, *third = pieces(x, y, roles, smallest=2 if net.has_batchnorm else 1)
-            start = w.clone()
+            w = net.all.weights.detach()
             net.all.step(cross_entropy(net, *support), alpha)  # u = w − α∇f(w; B1)
             loss = cross_entropy(net, *query)
-            move = torch.zeros_like(w)
-            if client.sound(loss):
-                move = net.all.gradient(loss)  # g = ∇f(u; B2)
-                if third:
-                    move = move - alpha * self._curvature(net, start, move, *third[0])
-            w.copy_(start).sub_(move, alpha=beta)
+            g = net.all.gradient(loss)  # ∇f(u; B2)
+            if third:
+                g = g - alpha * self._curvature(net, w, g, *third[0])
+            net.all.weights = w
+            step(loss, gradient=g)  # w ← w − βg
         return {"model": net.all.vector}
 
     def _curvature(self, net: Net, w: Tensor, g: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """H(w)·g as [∇f(w + δg) − ∇f(w − δg)] / 2δ."""
-        net.all.weights.copy_(w + self.delta * g)
+        net.all.weights = w + self.delta * g
         ahead = net.all.gradient(cross_entropy(net, x, y))
-        net.all.weights.copy_(w - self.delta * g)
+        net.all.weights = w - self.delta * g
         behind = net.all.gradient(cross_entropy(net, x, y))
         return (ahead - behind) / (2 * self.delta)
 
@@ -65,15 +62,13 @@ class PerFedAvg(FedAvg):
         """The common start after one step on one random batch of the client's training samples."""
         net = client.net(model=payload["model"])
         one = islice(client.batches(1, purpose="adapt"), 1)
-        for x, y in client.guarded(one, net.all):
-            loss = cross_entropy(net, x, y)
-            if client.sound(loss):
-                net.all.step(loss, self._steps(client)[0])
+        for x, y, _ in client.steps(one, net.all):
+            net.all.step(cross_entropy(net, x, y), self._alpha(client))
         return net
 
-    def _steps(self, client: Client) -> tuple[float, float]:
-        lr = client.protocol.lr
-        return lr if self.alpha is None else self.alpha, lr if self.beta is None else self.beta
+    def _alpha(self, client: Client) -> float:
+        """Not by the schedule, and of plain SGD: it says what is learned, a start that is good for such a step."""
+        return client.protocol.lr if self.alpha is None else self.alpha
 
 
 def pieces(x: Tensor, y: Tensor, count: int, smallest: int = 1) -> Iterator[Batch]:

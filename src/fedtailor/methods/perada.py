@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.errors import FedTailorError
-from fedtailor.learning import Client, Loss, Payload, Reply, Server, State, cross_entropy, weighted_mean
+from fedtailor.learning import Client, Loss, Payload, Reply, Server, State, cross_entropy
 from fedtailor.learning.distill import Lesson, answers, distil, kl, mean_answer
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
@@ -73,8 +73,9 @@ class PerAda(FedAvg):
         return {"model": local.all.vector}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        server.state["model"] = mean = weighted_mean(replies, "model", [1.0] * len(replies))
+        server.average(replies, "model", by="clients")
         if self.akt and server.round <= self.akt_rounds:
+            mean = server.state["model"]
             student = server.net("student", model=mean)
             distil(
                 server,

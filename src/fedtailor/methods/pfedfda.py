@@ -41,6 +41,7 @@ class PFedFDA(Method):
     down = ("body", "means", "covariance")
     up = ("body", "mixed_means", "mixed_covariance")
     keeps = ("beta",)
+    averages = True
     new_client = "computes its head from the shared statistics and its own; nothing trains"
 
     eps: float = option(1e-4, "ε, added to priors and own covariances, and the shrinkage of any covariance", above=0.0)
@@ -52,7 +53,7 @@ class PFedFDA(Method):
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         net = server.net()
-        head, like = net.classifier, net.head.live
+        head, like = net.classifier, net.head.vector
         if not isinstance(head, nn.Linear) or head.bias is None:
             raise FedTailorError(
                 f"pfedfda computes the weight and bias of a linear head, but the head '{net.head_name}' is {type(head).__name__}"
@@ -65,9 +66,6 @@ class PFedFDA(Method):
     def init(self, client: Client) -> State:
         return {"beta": torch.full((2,), 0.5, dtype=torch.float64)}
 
-    def send(self, server: Server, client: int) -> Payload:
-        return dict(server.state)
-
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(body=payload["body"])
         shared = _shared(payload)
@@ -76,10 +74,10 @@ class PFedFDA(Method):
         mixed, client.state["beta"] = self._adapted(client, net, shared)
         client.log(beta_means=client.state["beta"][0].item(), beta_covariance=client.state["beta"][1].item())
         statistics = {"mixed_means": mixed.means, "mixed_covariance": mixed.covariance}
-        return {"body": net.body.vector, **{name: value.to(net.head.live) for name, value in statistics.items()}}
+        return {"body": net.body.vector, **{name: value.to(payload["body"]) for name, value in statistics.items()}}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        server.state["body"] = weighted_mean(replies, "body")
+        server.average(replies, "body")
         server.state["means"] = weighted_mean(replies, "mixed_means")
         server.state["covariance"] = weighted_mean(replies, "mixed_covariance")
 

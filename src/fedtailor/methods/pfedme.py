@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedtailor.learning import Client, Payload, Reply, Server, State, cross_entropy, mixed, weighted_mean
+from fedtailor.learning import Client, Payload, Reply, Server, State, cross_entropy, mixed
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.nets.net import Net
@@ -32,25 +32,24 @@ class PFedMe(FedAvg):
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=payload["model"])  # θ, the personal model
         local = client.net("local", model=payload["model"])  # w_i, whose gradient is λ(w_i − θ)
-        theta, w = net.all.weights, local.all.weights
         strength = self.lam + self.mu  # λ(θ − w) + μθ is one pull of this strength to w·λ/(λ + μ)
-        for x, y in client.guarded(client.batches(purpose="all"), net.all, local.all):
-            centre = w * (self.lam / strength if strength else 0.0)
+        for x, y, step in client.steps(client.batches(purpose="all"), net.all, local.all):
+            centre = local.all.vector * (self.lam / strength if strength else 0.0)
             for _ in range(self.inner_steps):
-                loss = cross_entropy(net, x, y)
-                if not client.sound(loss):
+                if not step(cross_entropy(net, x, y), net.all, lr=self.personal_lr, pull=(centre, strength)):
                     break
-                net.all.step(loss, self.personal_lr, pull=(centre, strength))
-            w.lerp_(theta, client.protocol.lr * self.lam)
+            step(None, local.all, pull=(net.all.vector, self.lam))
         client.state["personal"] = net.all.vector
-        client.log(distance=float((theta - w).norm()))
-        sent = net.all.vector  # with the running statistics of θ, where they travel: w_i itself sees no sample
-        sent[len(sent) - len(w) :] = w
-        return {"model": sent}
+        client.log(distance=float(net.all.difference(local.all).norm()))
+        net.all.weights = (
+            local.all.weights
+        )  # keeps θ's running statistics, where they travel: w_i itself sees no sample
+        return {"model": net.all.vector}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        mean = weighted_mean(replies, "model", [1.0] * len(replies))
-        server.state["model"] = mixed(mean, server.state["model"], self.beta)
+        before = server.state["model"]
+        server.average(replies, "model", by="clients")
+        server.state["model"] = mixed(server.state["model"], before, self.beta)
 
     def personal(self, client: Client, payload: Payload) -> Net:
         return client.net(model=client.state["personal"])

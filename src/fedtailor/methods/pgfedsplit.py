@@ -92,11 +92,8 @@ class PGFedSplit(FedPer):
             server.state["waited"] = torch.tensor(0)  # s, rounds since heads were aggregated
             server.state["alpha"] = torch.tensor(0.0, dtype=torch.float64)  # the mean of the last delivery
 
-    def send(self, server: Server, client: int) -> Payload:
-        return {name: server.state[name] for name in self.down if name in server.state}
-
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        server.state["body"] = weighted_mean(replies, "body")
+        server.average(replies, "body")
         if self.gaussian or self.proto_reg:
             self._aggregate_prototypes(server, replies)
         if self.head_agg:

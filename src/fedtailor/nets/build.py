@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedtailor.errors import FedTailorError
 from fedtailor.limits import check_bytes
 from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.nets.fast import with_plain_layers
 from fedtailor.nets.net import Net, check_cut
 from fedtailor.randomness import seeded
 
@@ -22,18 +23,20 @@ def build_net(
     head: str | None = None,
     seed: int = 0,
     carry_buffers: bool = False,
+    fast: bool = True,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Net:
     """The net asked for, cut at `head` (default: its last linear layer); the same seed draws the same initial weights.
 
-    A module of one's own is copied and keeps the weights it has.
+    A module of one's own is copied and keeps the weights it has. Without `fast`, all layers are PyTorch's own.
     """
     if not isinstance(architecture, nn.Module):
         architecture = _architecture(architecture)
         _check_size(architecture, task, dtype)
     with seeded(seed, "net"):
         module = _module(architecture, task).to(device=device, dtype=dtype)
+        module = module if fast else with_plain_layers(module)
         example = _example(task, dtype, device)
         _check_logits(module, example, task)
         check_cut(module, head, example)

@@ -11,9 +11,8 @@ from torch import Tensor, channels_last, nn
 from torch.nn.functional import max_pool2d, relu
 
 from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.nets.fast import Conv2d, WideLinear
 from fedtailor.nets.fitting import require
-from fedtailor.nets.linear import WideLinear
-from fedtailor.nets.winograd import Conv2d
 from fedtailor.registry import option
 
 SMALLEST_UNPADDED = 16  # two rounds of 5×5 convolution and halving leave one pixel of 16

@@ -7,70 +7,126 @@ operation each. Parameters that do not require gradients (a frozen backbone) bel
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from fedtailor.errors import FedTailorError
-from fedtailor.nets.linear import WideLinear, unformed
+from fedtailor.nets.fast.wide_linear import WideLinear, unformed
+
+
+class Pull(NamedTuple):
+    """The proximal term strength/2·‖w − centre‖², on a part of what trains if one is given, else on all of it."""
+
+    centre: Tensor
+    strength: float
+    on: Part | None = None
 
 
 class Part:
-    """A stretch of a net's flat vector: its body, its head, or all of it."""
+    """A stretch of a net's flat vector: its body, its head, or all of it.
 
-    def __init__(self, net: Net, name: str, live: Tensor, weights: Tensor, entries: Mapping[str, Tensor]) -> None:
+    `vector` is a copy of everything in it, running statistics included where they travel; `weights` are the trainable entries alone.
+    """
+
+    def __init__(self, net: Net, name: str, memory: Tensor, trainable: Tensor, entries: Mapping[str, Tensor]) -> None:
         self.net = net
         self.name = name
-        self.live = live  # the memory itself, averaged buffers included; writing to it changes the net
-        self.weights = weights  # the trainable stretch of `live`
         self.entries = entries  # parameter and buffer name -> its view of the memory
         self.parameters: list[Tensor] = [t for t in entries.values() if isinstance(t, nn.Parameter)]
-        self.wide = [
+        # Private, because no gradient flows through them: a loss that read them would silently lack a term.
+        self._memory = memory
+        self._trainable = trainable  # the stretch of the memory behind the running statistics
+        self._wide = [
             m for m in net.modules() if isinstance(m, WideLinear) and any(m.weight is p for p in self.parameters)
         ]
 
     @property
     def vector(self) -> Tensor:
-        """A copy: safe to keep, to send, and to compute with."""
-        return self.live.clone()
+        """A copy: safe to keep, to send, and to compute with. No gradient flows through it, so a loss has to use `weights`."""
+        if self.net.in_loss:
+            raise RuntimeError(
+                f"net.{self.name}.vector is a copy without a gradient, and was read in the loss that trains its net: there, use "
+                f"net.{self.name}.weights (or net.{self.name}.weights.detach() where a constant is meant)."
+            )
+        return self._memory.clone()
 
     @vector.setter
     def vector(self, value: Tensor) -> None:
-        if value.shape != self.live.shape:
-            raise ValueError(
-                f"the {self.name} has {self.live.numel()} entries, the vector has shape {tuple(value.shape)}"
-            )
-        self.live.copy_(value.detach())
+        self._load(self._memory, value)
+
+    @property
+    def weights(self) -> Tensor:
+        """A copy of the trainable entries through which gradients flow to the parameters, for a term of a loss such as a proximal one."""
+        return torch.cat([self._trainable[:0], *(p.reshape(-1) for p in self.parameters)])
+
+    @weights.setter
+    def weights(self, value: Tensor) -> None:
+        self._load(self._trainable, value)
+
+    def trainable(self, vector: Tensor) -> Tensor:
+        """The trainable entries of a vector of this part: without the running statistics, which stand first."""
+        return vector[len(vector) - len(self._trainable) :]
+
+    def mix(self, own: Part, other: Part, share: float) -> None:
+        """Set the weights to share·own + (1−share)·other, those of two parts of the same shape, without a copy."""
+        torch.lerp(other._trainable, own._trainable, share, out=self._trainable)
+
+    def difference(self, other: Part) -> Tensor:
+        """The weights of this part minus those of another of the same shape, as a vector."""
+        return self._trainable - other._trainable
+
+    @property
+    def finite(self) -> bool:
+        """Whether every entry is a finite number."""
+        return math.isfinite(self._memory.sum().item())  # infinite or NaN if any entry is
+
+    @property
+    def length(self) -> float:
+        """‖w‖ of the trainable entries."""
+        return self._trainable.norm().item()
 
     def gradient(self, loss: Tensor) -> Tensor:
         """∇loss with respect to this part, as a vector over its trainable entries."""
         found = torch.autograd.grad(loss, self.parameters, allow_unused=True) if self.parameters else ()
         filled = (torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True))
-        return torch.cat([self.weights[:0], *(g.reshape(-1) for g in filled)])
+        return torch.cat([self._trainable[:0], *(g.reshape(-1) for g in filled)])
+
+    def pull_gradient(self, pull: Pull) -> Tensor:
+        """The gradient of a proximal term, as a vector over the trainable entries of this part."""
+        part = self._pulled(pull)
+        gradient = torch.zeros_like(self._trainable)
+        start = part._trainable.storage_offset() - self._trainable.storage_offset()
+        stretch = gradient[start : start + len(part._trainable)]
+        torch.sub(part._trainable, part.trainable(pull.centre), out=stretch).mul_(pull.strength)
+        return gradient
 
     def directional_derivative(self, loss: Tensor, along: Tensor) -> float:
         """∇loss · along: how the loss changes when this part moves in a direction, a vector over its trainable entries."""
         gradients = self._gradients(loss)
         pieces = dict(zip(self.parameters, along.split([p.numel() for p in self.parameters]), strict=True))
         products = [torch.dot(g.reshape(-1), pieces[p]) for p, g in gradients]
-        products += [layer.directional_derivative(pieces[layer.weight].view_as(layer.weight)) for layer in self.wide]
+        products += [layer.directional_derivative(pieces[layer.weight].view_as(layer.weight)) for layer in self._wide]
         return float(sum(products))
 
-    def step(self, loss: Tensor, lr: float, pull: tuple[Tensor, float] | None = None) -> None:
-        """One SGD step on this part alone; `pull` = (centre, strength) adds the proximal term strength/2·‖w − centre‖²."""
+    def step(self, loss: Tensor | None, lr: float, pull: Pull | None = None, *, gradient: Tensor | None = None) -> None:
+        """One step of plain SGD on this part alone, down the loss or along the gradient that is given, and down the pull."""
         if not self.parameters:  # a frozen body, or a net that is all head
             return
-        gradients = self._gradients(loss)
+        gradients = self._gradients(loss) if gradient is None and loss is not None else []
         with torch.no_grad():
             if pull is not None:
-                centre, strength = pull
-                self.weights.lerp_(centre[-len(self.weights) :], lr * strength)
+                part = self._pulled(pull)
+                part._trainable.lerp_(part.trainable(pull.centre), lr * pull.strength)
             if gradients:
                 torch._foreach_add_(*zip(*gradients, strict=True), alpha=-lr)
-            for layer in self.wide:
+            for layer in self._wide:
                 layer.add_gradient(-lr)
+            if gradient is not None:
+                self._trainable.sub_(gradient, alpha=lr)
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """A vector of this part as tensors by parameter name: what to print when a method is debugged."""
@@ -81,12 +137,27 @@ class Part:
 
     def _gradients(self, loss: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Parameters the loss depends on and its gradients there; of wide layers' weights, the layers keep the factors."""
-        with unformed(self.wide):
+        with unformed(self._wide):
             found = torch.autograd.grad(loss, self.parameters, allow_unused=True) if self.parameters else ()
         return [(p, g) for p, g in zip(self.parameters, found, strict=True) if g is not None]
 
+    def _pulled(self, pull: Pull) -> Part:
+        if pull.on is None:
+            return self
+        start = pull.on._trainable.storage_offset() - self._trainable.storage_offset()
+        if pull.on.net is not self.net or not 0 <= start <= len(self._trainable) - len(pull.on._trainable):
+            raise ValueError(
+                f"a pull on the {pull.on.name} has no place in a step on the {self.name}, which does not include it"
+            )
+        return pull.on
+
+    def _load(self, place: Tensor, value: Tensor) -> None:
+        if value.shape != place.shape:
+            raise ValueError(f"the {self.name} has {place.numel()} entries, the vector has shape {tuple(value.shape)}")
+        place.copy_(value.detach())
+
     def __len__(self) -> int:
-        return self.live.numel()
+        return self._memory.numel()
 
     def __repr__(self) -> str:
         return f"Part({self.name}, {len(self)} entries)"
@@ -105,6 +176,7 @@ class Net(nn.Module):
         self.classifier = _submodule(module, self.head_name)
         self.embedder = _replaced(module, self.head_name, nn.Identity())
         self._flatten(carry_buffers)
+        self.in_loss = False  # while a loss that trains this net is computed
         self._seen: Tensor | None = None
         self._edition = 0
         kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.MultiheadAttention)
@@ -124,8 +196,8 @@ class Net(nn.Module):
         return self.classifier(self.embedder(x))
 
     def edition(self) -> int:
-        """A number that is the same as at the last call only if everything is that features depend on and training may change."""
-        now = torch.cat([self.local_buffers, self.body.live])
+        """A counter that changes whenever weights or statistics that affect the features change; invalidates cached features."""
+        now = torch.cat([self.local_buffers, self.body._memory])
         if self._seen is None or not torch.equal(self._seen, now):
             self._seen = now
             self._edition += 1
@@ -143,6 +215,14 @@ class Net(nn.Module):
                 f"The net {type(self.embedder).__name__} does not expose stages; use resnet18, cnn or, for series, cnn1d."
             )
         return self.embedder.stages(x)  # type: ignore[operator]
+
+    def top(self, count: int) -> Part:
+        """The uppermost `count` parameter tensors as a part: 2 are weight and bias of a linear head."""
+        parameters = {name: t for name, t in self.all.entries.items() if isinstance(t, nn.Parameter)}
+        entries = dict(list(parameters.items())[-count:])
+        size = sum(t.numel() for t in entries.values())
+        memory = self.all._memory[len(self.all) - size :]
+        return Part(self, "top", memory, memory, entries)
 
     def plain(self, head: nn.Module | None = None) -> nn.Module:
         """An independent copy of the whole as the plain module it was made from; another head may take the place of its own."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.nets.net import Part
+if TYPE_CHECKING:
+    from fedtailor.nets.net import Part
 
 
 def is_linear_head(part: Part) -> bool:
     """Whether the part is a head of one plain linear layer, weights and bias both trained."""
-    return part.name == "head" and type(part.net.classifier) is nn.Linear and len(part.parameters) == 2
+    return part is part.net.head and type(part.net.classifier) is nn.Linear and len(part.parameters) == 2
 
 
 @torch.no_grad()

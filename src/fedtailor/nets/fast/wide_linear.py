@@ -26,11 +26,17 @@ class WideLinear(nn.Linear):
         )
 
     def forward(self, z: Tensor) -> Tensor:
-        plain = z.device.type != "cpu" or z.ndim != 2 or self.weight.numel() < WIDE or torch.compiler.is_compiling()
+        plain = z.device.type != "cpu" or z.ndim != 2 or self.weight.numel() < WIDE
         if plain or not torch.is_grad_enabled():
             return super().forward(z)
         y: Tensor = _Product.apply(z, self.weight, self.bias, self)
         return y
+
+    def plain(self) -> nn.Linear:
+        """PyTorch's layer with the same parameters."""
+        layer = nn.Linear(self.in_features, self.out_features, device="meta")
+        layer.weight, layer.bias = self.weight, self.bias
+        return layer
 
     @torch.no_grad()
     def add_gradient(self, factor: float) -> None:

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedtailor.nets import Net, linear
-from fedtailor.nets.linear import WideLinear
+from fedtailor.nets import Net
+from fedtailor.nets.fast import WideLinear, wide_linear
+from fedtailor.nets.net import Pull
 
 LR = 0.1
 
 
 @pytest.fixture(autouse=True)
 def every_layer_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "WIDE", 1)
+    monkeypatch.setattr(wide_linear, "WIDE", 1)
 
 
 def net_of(kind: type[nn.Linear]) -> Net:
@@ -53,7 +54,7 @@ def test_a_step_is_pytorchs(loss: Callable[[Net], Tensor], part: str, pulled: bo
     ours, theirs = net_of(WideLinear), net_of(nn.Linear)
     for net in (ours, theirs):
         stepping = getattr(net, part)
-        pull = (torch.ones_like(stepping.vector), 0.3) if pulled else None
+        pull = Pull(torch.ones_like(stepping.vector), 0.3) if pulled else None
         for _ in range(3):
             stepping.step(loss(net), LR, pull)
     assert not torch.equal(ours.all.vector, net_of(WideLinear).all.vector)
@@ -90,10 +91,10 @@ def test_a_step_that_fails_leaves_nothing_behind() -> None:
     with patch.object(torch.autograd, "grad", side_effect=RuntimeError("broken")), pytest.raises(RuntimeError):
         net.all.step(plain_loss(net), LR)
     assert torch.equal(net.all.vector, before)
-    assert all(layer.factors is None for layer in net.all.wide)
+    assert all(layer.factors is None for layer in net.all._wide)
     x, y = batch()
     cross_entropy(net(x), y).backward()
-    assert all(layer.weight.grad is not None for layer in net.all.wide)
+    assert all(layer.weight.grad is not None for layer in net.all._wide)
 
 
 def test_the_layer_is_drawn_and_named_as_pytorchs() -> None:
@@ -103,10 +104,10 @@ def test_the_layer_is_drawn_and_named_as_pytorchs() -> None:
 def test_a_narrow_layer_and_one_without_gradients_take_pytorchs_way(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = WideLinear(4, 6).double()
     x, _ = batch()
-    with patch.object(linear._Product, "apply", side_effect=AssertionError("taken")):
+    with patch.object(wide_linear._Product, "apply", side_effect=AssertionError("taken")):
         with torch.no_grad():
             layer(x)
         with pytest.raises(AssertionError, match="taken"):
             layer(x)
-        monkeypatch.setattr(linear, "WIDE", 25)
+        monkeypatch.setattr(wide_linear, "WIDE", 25)
         torch.testing.assert_close(layer(x), x @ layer.weight.T + layer.bias)

@@ -17,8 +17,7 @@ FEWEST_TILES, FEWEST_CHANNELS = 32, 32  # below, moving values about costs more 
 class Conv2d(nn.Conv2d):
     """A convolution that is faster on a CPU; what it computes differs from PyTorch's by rounding alone.
 
-    Forwards alone that is so only where tiles cover the output exactly. On a GPU PyTorch's own kernels are faster anyway, and compiled
-    steps use them.
+    Forwards alone it is faster only where tiles cover the output exactly. On a GPU PyTorch's own kernels are faster anyway.
     """
 
     def __init__(self, channels: int, outputs: int, size: int, border: int) -> None:
@@ -30,8 +29,16 @@ class Conv2d(nn.Conv2d):
             return super().forward(x)
         return convolve(x, self.weight, self.bias, self.border)
 
+    def plain(self) -> nn.Conv2d:
+        """PyTorch's layer with the same parameters."""
+        layer = nn.Conv2d(
+            self.in_channels, self.out_channels, self.weight.shape[-1], padding=self.border, device="meta"
+        )
+        layer.weight, layer.bias = self.weight, self.bias
+        return layer
+
     def _pays(self, x: Tensor) -> bool:
-        if self.in_channels < FEWEST_CHANNELS or x.device.type != "cpu" or torch.compiler.is_compiling():
+        if self.in_channels < FEWEST_CHANNELS or x.device.type != "cpu":
             return False
         height, width = _sides(x, self.weight, self.border)
         exact = height % SIDE == width % SIDE == 0

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedtailor.learning.linear_head import is_linear_head, linear_step
 from fedtailor.nets import Net
+from fedtailor.nets.fast.linear_head import is_linear_head, linear_step
 
 
 def net_of(head: nn.Module) -> Net:

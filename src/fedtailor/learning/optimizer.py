@@ -1,0 +1,50 @@
+"""Optimizers of local training: torch.optim on one flat vector, the weights of a part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, optim
+from torch.nn.utils import clip_grad_norm_
+
+from fedtailor.learning.protocol import Protocol
+from fedtailor.nets.net import Part, Pull
+
+
+class Optimizer:
+    """The protocol's optimizer for one part, at a learning rate that may differ from step to step."""
+
+    def __init__(self, part: Part, protocol: Protocol, state: Mapping[str, Tensor]) -> None:
+        """`state` is what an earlier optimizer of this part had as `state`, or empty."""
+        self.part = part
+        self.clip_norm = protocol.clip_norm
+        self._weights = part._trainable
+        self._rule = _rule(self._weights, protocol)
+        self._rule.state[self._weights].update({name: tensor.clone() for name, tensor in state.items()})
+
+    def step(self, gradient: Tensor | None, lr: float, pull: Pull | None = None) -> None:
+        """Move the part along a gradient, a vector over its trainable entries, and down a pull."""
+        if pull is not None:
+            towards = self.part.pull_gradient(pull)
+            gradient = towards if gradient is None else gradient + towards
+        self._weights.grad = gradient
+        if self.clip_norm:
+            clip_grad_norm_([self._weights], self.clip_norm)
+        for group in self._rule.param_groups:
+            group["lr"] = lr
+        self._rule.step()
+        self._weights.grad = None
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """What the next step depends on beside its gradient: momentum, means of gradients and of their squares, their number."""
+        return {name: value for name, value in self._rule.state[self._weights].items() if isinstance(value, Tensor)}
+
+
+def _rule(weights: Tensor, protocol: Protocol) -> optim.Optimizer:
+    match protocol.optimizer:
+        case "adam":
+            return optim.Adam([weights], weight_decay=protocol.weight_decay)
+        case "adamw":
+            return optim.AdamW([weights], weight_decay=protocol.weight_decay)
+    return optim.SGD([weights], momentum=protocol.momentum, weight_decay=protocol.weight_decay)
