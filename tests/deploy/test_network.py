@@ -204,7 +204,7 @@ def hostile(folder: Path, port: int, done: threading.Event) -> None:
                 continue
             plain, _ = read_call(message.content, "cpu")
             reply, ended = own._answer(message)
-            if plain["work"].startswith("fit") and reply.has_content():
+            if plain["work"].trains and reply.has_content():
                 reply, tries = spoilt(reply, tries), tries + 1
             line.send(reply)
             if ended:

@@ -19,10 +19,12 @@ from fedtailor.deploy.known_sites import KnownSites
 from fedtailor.deploy.policy import asked
 from fedtailor.deploy.settings import DeploySettings
 from fedtailor.deploy.superlink import SuperLink
+from fedtailor.engines.allocator import keep_freed_memory
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower.checks import ReplyChecks
 from fedtailor.engines.flower.engine import Flower, capped
 from fedtailor.engines.flower.transport import Transport
+from fedtailor.engines.work import Work
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.checkpoint import load_latest, oldest_round
 from fedtailor.experiment.config import Config
@@ -43,6 +45,7 @@ def at_work(home: DeployFolder, host: str | None = None, port: int | None = None
     limit = int(terms.max_reply_mb * 1e6)
     certificates = {name: file for name, (_, file) in admitted.items()}
     host, port = terms.listen if host is None else host, terms.port if port is None else port
+    keep_freed_memory()
     with SuperLink(home.keys, certificates, host, port, limit) as link:
         owners = {node: admitted[name][0] for node, name in link.nodes.items()}
         yield ServerApp(link.grid, owners, terms, config, home.path, link.port)
@@ -67,7 +70,9 @@ class ServerApp:
         self.port = port
         said = {"federation": terms.federation, "version": version("fedtailor"), "config": asked(config)}
         limit = int(terms.max_reply_mb * 1e6)
-        self.post = Transport(grid, owners, said, timeout=terms.timeout, limit=limit, device=config.settings.device)
+        self.transport = Transport(
+            grid, owners, said, timeout=terms.timeout, limit=limit, device=config.settings.device
+        )
         self.members = KnownSites(self.folder / "members")
         self.stop = Stop()
 
@@ -86,35 +91,33 @@ class ServerApp:
             log.info("Carrying on the run in %s.", path)
             resume(path, watch, self.stop, build=self._simulation)
         if RunFolder(path).state == "finished":
-            self.post.part()
+            self.transport.part()
 
     def welcome(self, wait: float | None = None) -> None:
         """Give every newcomer that comes online its personal model, by the method's rule; the run itself does not change."""
         simulation, engine = self._finished()
         found = self._newcomers(self.terms.wait if wait is None else wait)
         nodes, sites = dict(enumerate(found)), list(found.values())
-        scrutiny = replace(
-            engine.scrutiny, sizes={k: (site.train, site.test) for k, site in enumerate(sites)}, known={}
-        )
-        hellos, silent = self.post.ask_nodes("hello", 0, engine.plain(), {k: {} for k in nodes}, nodes)
-        silent |= scrutiny.refused("hello", hellos, {}, trusted=(engine.hellos or {}).values())
+        checks = replace(engine.checks, sizes={k: (site.train, site.test) for k, site in enumerate(sites)}, known={})
+        hellos, silent = self.transport.ask_nodes(Work.HELLO, 0, engine.plain(), {k: {} for k in nodes}, nodes)
+        silent |= checks.refused(Work.HELLO, hellos, {}, trusted=(engine.hellos or {}).values())
         method, server = self.config.method, simulation.server
         payloads = {k: method.welcome(server, hello.up) for k, hello in hellos.items() if k not in silent}
-        joined, failed = self.post.ask_nodes("onboard", 0, engine.plain(), payloads, nodes)
+        joined, failed = self.transport.ask_nodes(Work.ONBOARD, 0, engine.plain(), payloads, nodes)
         for k, site in enumerate(sites):
             if k in joined:
                 log.info("%s %s.%s", site.name, method.new_client, _told(joined[k]))
             else:
                 log.warning("%s did not join: %s", site.name, {**silent, **failed}[k])
-        self.post.part()
+        self.transport.part()
 
     def _newcomers(self, wait: float) -> dict[int, SiteDescription]:
         """The new sites that are online, once there is one."""
         log.info("Waiting for a new site.")
         deadline = time.monotonic() + wait
         while True:
-            self.post.meet()
-            found = {node: site for node, site in self.post.sites.items() if site.client is None}
+            self.transport.meet()
+            found = {node: site for node, site in self.transport.sites.items() if site.client is None}
             if found:
                 return found
             if time.monotonic() > deadline:
@@ -149,13 +152,13 @@ class ServerApp:
     def _engine(self, federation: Federation, sites: Sequence[SiteDescription]) -> Flower:
         sizes = {site.client: (site.train, site.test) for site in sites if site.client is not None}
         names = [f"site {i} ({client.name})" for i, client in enumerate(federation.clients)]
-        scrutiny = ReplyChecks(self.config.method.up, sizes, few=max(federation.classes, len(sites)))
+        checks = ReplyChecks(self.config.method.up, sizes, few=max(federation.classes, len(sites)))
         common = {"common": common_to(sites).plain()}
         oldest = partial(oldest_round, self.folder / "run" / "checkpoints")
         hellos = self.members.hellos
         return Flower(
-            self.post,
-            scrutiny,
+            self.transport,
+            checks,
             names,
             common,
             oldest=oldest,
@@ -175,8 +178,8 @@ class ServerApp:
         log.info("Waiting for %d sites.", count)
         deadline, seen = time.monotonic() + self.terms.wait, -1
         while True:
-            self.post.meet()
-            online = {client: self.post.sites[node] for client, node in sorted(self.post.nodes.items())}
+            self.transport.meet()
+            online = {client: self.transport.sites[node] for client, node in sorted(self.transport.nodes.items())}
             if len(online) != seen:
                 seen = len(online)
                 log.info("%d of %d sites online%s", seen, count, "".join(f", {i}: {s.name}" for i, s in online.items()))
@@ -185,7 +188,7 @@ class ServerApp:
             if self.stop.asked:  # there is no round to finish yet
                 raise KeyboardInterrupt
             if time.monotonic() > deadline:
-                claims = ", ".join(f"{site.name} is client {site.client}" for site in self.post.sites.values())
+                claims = ", ".join(f"{site.name} is client {site.client}" for site in self.transport.sites.values())
                 raise FedTailorError(
                     f"Only {seen} of {count} sites were online after {self.terms.wait:g} s (wait). Those that are: {claims or 'none'}."
                 )

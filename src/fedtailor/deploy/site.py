@@ -20,6 +20,7 @@ from fedtailor.data.sites import SiteDescription
 from fedtailor.deploy.policy import NAME, Policy, agreed
 from fedtailor.engines.base import Outcome, save_module
 from fedtailor.engines.flower.messages import read_call, write_outcome, write_site
+from fedtailor.engines.work import Work
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.checkpoint import Checkpoint, load_latest, save
@@ -30,14 +31,7 @@ from fedtailor.learning import Payload
 
 OWN = ("data", "partition", "net", "device", "clients", "partition_seed")  # of a run's config, what a site says itself
 KEYS = ("client", "name", "server", "shared", "policy", *OWN)
-CHANGES = ("fit", "fit+score", "sync", "sync+score", "finish")  # works after which a client has another private state
-SERVED = (
-    "hello",
-    "score",
-    "save",
-    "onboard",
-    *CHANGES,
-)  # a state is nobody else's business, so no work tells or sets one
+SERVED = {Work.HELLO, Work.SCORE, Work.SAVE_MODEL, Work.ONBOARD} | {work for work in Work if work.changes_state}
 
 
 def leaving(outcome: Outcome) -> Outcome:
@@ -115,31 +109,31 @@ class SiteNode:
             raise FedTailorError(
                 f"This site's key is that of client {plain['client']}, but its site.toml says client = {self.place.client}."
             )
-        if plain["work"] == "describe":
+        if plain["work"] is Work.DESCRIBE:
             return write_site(SiteDescription.of(self.data, self.place.client))
         return write_outcome(leaving(self.serve(plain, payload)))
 
     def serve(self, plain: Mapping[str, Any], payload: Payload) -> Outcome:
         """Do what one call asks of this client, from the state that it had before that moment of the run."""
-        work, round, step = str(plain["work"]), int(plain["round"]), int(plain["step"])
-        self._check(plain, payload)
+        work, round, step = Work(plain["work"]), int(plain["round"]), int(plain["step"])
+        self._check(work, payload)
         worker = self._worker(SiteDescription.read(plain["common"]))
-        if work in ("fit", "fit+score", "onboard"):
+        if work.trains or work is Work.ONBOARD:
             self._count_round(round)
         id = self.place.client or 0
         moment = self._moment(work, round, step)
         device = self.config.settings.device
-        before = load_latest(self.states, device, upto=moment - 1 if work in CHANGES else moment)
+        before = load_latest(self.states, device, upto=moment - 1 if work.changes_state else moment)
         if before is not None:
             worker.states[id] = before.clients[id]
-        if work == "onboard":
+        if work is Work.ONBOARD:
             return self._onboard(worker, payload)
-        if work == "save":
+        if work is Work.SAVE_MODEL:
             self._save_model(worker, id, round, payload)
             return Outcome()
         outcome = worker.serve(work, id, round, payload)
-        if work in CHANGES:
-            oldest = self._moment("score", int(plain["oldest"]), 0)
+        if work.changes_state:
+            oldest = self._moment(Work.SCORE, int(plain["oldest"]), 0)
             save(self.states, Checkpoint(moment, {}, {id: worker.states[id]}), oldest)
         return outcome
 
@@ -147,9 +141,9 @@ class SiteNode:
     def states(self) -> Path:
         return self.place.folder / "state" / self.federation / self.config.method.name
 
-    def _check(self, plain: Mapping[str, Any], payload: Payload) -> None:
-        if plain["work"] not in SERVED:
-            raise FedTailorError(f"A site does not do '{plain['work']}' for a server.")
+    def _check(self, work: Work, payload: Payload) -> None:
+        if work not in SERVED:  # a private state is nobody else's business
+            raise FedTailorError(f"A site does not do '{work}' for a server.")
         undeclared = sorted(set(payload) - set(self.config.method.down))
         if undeclared:
             raise FedTailorError(f"The server sends {undeclared}, which {self.config.method.name} does not declare.")
@@ -173,11 +167,11 @@ class SiteNode:
         data = as_member(self.data, common.stand_in())
         return Worker(data, self.config.method, self.config.net, None, settings, first=self.place.client or 0)
 
-    def _moment(self, work: str, round: int, step: int) -> int:
+    def _moment(self, work: Work, round: int, step: int) -> int:
         """When in a run a work is done, as a number that grows: a state is kept under the moment of the work that made it."""
-        if work == "finish":
+        if work is Work.FINISH:
             return 2 * self.config.settings.rounds + 1 + round
-        return 2 * round if work.startswith("fit") else 2 * round + 1 + step
+        return 2 * round if work.trains else 2 * round + 1 + step
 
     def _save_model(self, worker: Worker, id: int, round: int, payload: Payload) -> None:
         models = self.place.folder / "models"

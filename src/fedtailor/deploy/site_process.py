@@ -17,7 +17,9 @@ from flwr.common.constant import ErrorCode
 
 from fedtailor.deploy.connection import STRANGE, Connection
 from fedtailor.deploy.site import SiteFolder, SiteNode
+from fedtailor.engines.allocator import keep_freed_memory
 from fedtailor.engines.flower.messages import BadMessage, read_call
+from fedtailor.engines.work import Work
 from fedtailor.errors import FedTailorError
 
 log = logging.getLogger("fedtailor")
@@ -39,6 +41,7 @@ class SiteProcess:
 
     def serve(self) -> None:
         """Reach the server, whether it is there yet or not, and answer until it says that the run is finished."""
+        keep_freed_memory()
         pause, told = RETRY[0], ""
         while True:
             try:
@@ -75,7 +78,7 @@ class SiteProcess:
         """Answer one message; whatever goes wrong is said to the server in one line, and here in full."""
         try:
             plain, _ = read_call(message.content, "cpu")
-            if plain["work"] == "bye":
+            if plain["work"] is Work.END:
                 self.say(f"The federation's run is finished. The personal model is in {self.place.folder / 'models'}.")
                 return Message(message.content, reply_to=message), True
             return Message(self._node(plain).answer(message.content), reply_to=message), False

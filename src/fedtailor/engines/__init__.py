@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 
+from fedtailor.engines.allocator import keep_freed_memory
 from fedtailor.engines.base import Engine, Outcome, WorkerLost
 from fedtailor.engines.inline import Inline
 from fedtailor.engines.processes import Processes
+from fedtailor.engines.work import Work
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.learning.cores import cores
@@ -23,6 +25,7 @@ def start_engine(name: str, worker: Worker, workers: int = 0, ray_address: str =
         raise FedTailorError(f"Unknown engine '{name}'.{nearest(name, NAMES)} Allowed: {', '.join(NAMES)}.")
     if ray_address and name != "ray":
         raise FedTailorError(f"ray_address={ray_address} is for engine=ray, but this is engine={name}.")
+    keep_freed_memory()
     if name == "ray":
         return _ray(worker, workers, ray_address)
     possible = hasattr(socket, "send_fds")
@@ -56,4 +59,4 @@ def _pays(worker: Worker) -> bool:
     return seconds > WORTHWHILE[0] and seconds * protocol.rounds > WORTHWHILE[1]
 
 
-__all__ = ["NAMES", "Engine", "Inline", "Outcome", "Processes", "WorkerLost", "start_engine"]
+__all__ = ["NAMES", "Engine", "Inline", "Outcome", "Processes", "Work", "WorkerLost", "start_engine"]

@@ -106,6 +106,7 @@ def _work(number: int, worker: Worker, line: socket.socket, inherited: Iterable[
     for other in inherited:
         other.close()
     service = Service(number, worker)
+    service.start()
     while True:
         while not select.select([line], [], [], PATIENCE)[0]:
             if os.getppid() != parent:

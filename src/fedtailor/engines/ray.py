@@ -200,6 +200,7 @@ class Actor:
         except Exception as error:  # whatever a user's own code may stumble over while it is loaded
             return place, f"its node cannot read the method or net ({type(error).__name__}: {error})."
         self.service = Service(number, worker)
+        self.service.start()
         return place, ""
 
     def answer(self, plain: dict[str, Any], *parts: dict[int, Flat]) -> tuple[dict[str, Any], list[Flat]]:

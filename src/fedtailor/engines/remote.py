@@ -14,12 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedtailor.engines.base import Engine, Outcome, Send, nothing
-from fedtailor.engines.worker import Worker, keep_freed_memory
+from fedtailor.engines.allocator import keep_freed_memory
+from fedtailor.engines.base import Engine, Outcome, Send
+from fedtailor.engines.work import Work
+from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
-from fedtailor.learning import Payload, State
+from fedtailor.learning import Payload
 from fedtailor.learning.scoring import Score
 
 log = logging.getLogger("fedtailor")
@@ -35,7 +37,7 @@ class Numbered(Protocol):
 class Request:
     """One call, for all workers at once: a tensor that goes to many clients is in it once."""
 
-    work: str
+    work: Work
     round: int
     contents: list[Any]  # [owner, client, [[name, number of the tensor], …]] for each client
     tensors: list[Tensor]
@@ -61,7 +63,7 @@ class RemoteEngine(Engine):
     def ask(self, busy: Sequence[int], request: Request) -> Iterator[tuple[Any, Numbered]]:
         """Hand the request to these workers, and give what each answers as it comes."""
 
-    def call(self, work: str, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
+    def call(self, work: Work, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
         clients = sorted(clients)
         busy = sorted({self.owners[i] for i in clients})
         if not busy:
@@ -71,20 +73,7 @@ class RemoteEngine(Engine):
             outcomes |= _read(plain, tensors, self.worker.protocol.device)
         return dict(sorted(outcomes.items()))
 
-    def personal(self, round: int, client: int, payload: Payload) -> nn.Module:
-        if client in self.met:
-            self.worker.states[client] = self.state(client)
-        try:
-            return self.worker.personal(client, round, payload)
-        finally:
-            self.worker.states.pop(client, None)
-
-    def state(self, client: int) -> State:
-        if client not in self.met:
-            return self.worker.state(client)
-        return self.call("state", 0, [client], nothing)[client].up
-
-    def _request(self, work: str, round: int, payloads: dict[int, Payload]) -> Request:
+    def _request(self, work: Work, round: int, payloads: dict[int, Payload]) -> Request:
         numbers: dict[int, int] = {}
         tensors: list[Tensor] = []
         for payload in payloads.values():
@@ -139,15 +128,18 @@ class Collector(logging.Handler):
 
 
 class Service:
-    """A worker in a process of its own, which it makes fit for the purpose, and its answers to requests."""
+    """A worker in a process of its own, and its answers to requests."""
 
     def __init__(self, number: int, worker: Worker) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the engine's process to answer
-        torch.set_num_threads(worker.protocol.threads)
-        keep_freed_memory()
         self.number = number
         self.worker = worker
         self.collector = Collector()
+
+    def start(self) -> None:
+        """Set up this process, which does nothing else: signals, threads, memory, log."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the engine's process
+        torch.set_num_threads(self.worker.protocol.threads)
+        keep_freed_memory()
         log.handlers, log.propagate = [self.collector], False
 
     def answer(self, plain: dict[str, Any], tensors: Numbered) -> tuple[dict[str, Any], list[Tensor]]:
@@ -169,7 +161,7 @@ class Service:
             if owner == self.number:
                 held = {k: held[k] if k in held else tensors[k].to(self.worker.protocol.device) for _, k in entries}
                 payload = {name: held[k] for name, k in entries}
-                yield i, self.worker.serve(plain["work"], i, plain["round"], payload)
+                yield i, self.worker.serve(Work(plain["work"]), i, plain["round"], payload)
 
 
 def _plain(outcome: Outcome, tensors: list[Tensor]) -> dict[str, Any]:

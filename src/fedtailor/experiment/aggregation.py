@@ -35,7 +35,7 @@ class Aggregation:
 
     def _aggregated(self, replies: list[Reply]) -> dict[int, Fault]:
         """Gather; return which replies that was done without, because they alone would fail or spoil the state."""
-        before = _Before(self.server, copy=self.engine.doubts)
+        before = _Before(self.server, copy=not self.engine.trusts_clients)
         problem = self._problem(replies)
         if problem is None:
             return {}
@@ -95,7 +95,7 @@ def _is_own_mistake(problem: Exception, sound: list[Reply], replies: list[Reply]
     """Whether the method itself fails, not one client's reply: with each of them alone, or with none of them alone."""
     if isinstance(problem, _NotFinite) or 0 < len(sound) < len(replies):
         return False
-    return not (engine.doubts and len(replies) == 1)  # of a single reply nobody can tell
+    return engine.trusts_clients or len(replies) > 1  # of a single reply nobody can tell
 
 
 def _words(problem: Exception) -> str:

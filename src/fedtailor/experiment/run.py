@@ -158,7 +158,7 @@ def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch:
             in_rounds = record["phase"] == "round"
             due = stop.asked or simulation.round == config.settings.rounds or (every and simulation.round % every == 0)
             if in_rounds and due:
-                states = simulation.engine.states()
+                states = simulation.engine.states() if simulation.engine.holds_states else {}
                 save(folder.checkpoints, Checkpoint(simulation.round, simulation.server.state, states, folder.marks()))
             watch(record)
             if stop.asked:

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from fedtailor.engines.base import Outcome
+from fedtailor.engines.work import Work
 from fedtailor.learning import Payload
 from fedtailor.learning.scoring import Score
 
 Kind = tuple[str, tuple[int, ...]]  # dtype and shape
 Form = tuple[tuple[str, str, tuple[int, ...]], ...]  # of each entry its name, dtype and shape
-Call = tuple[str, tuple[str, ...]]  # work, and the names of what was sent
+Call = tuple[Work, tuple[str, ...]]  # work, and the names of what was sent
 
 ANY = -1  # a dimension that may differ from client to client
 
@@ -37,7 +38,7 @@ class ReplyChecks:
     known: dict[Call, Form] = field(default_factory=dict)  # the form seen before
 
     def refused(
-        self, work: str, outcomes: Mapping[int, Outcome], sent: Mapping[int, Payload], trusted: Iterable[Payload] = ()
+        self, work: Work, outcomes: Mapping[int, Outcome], sent: Mapping[int, Payload], trusted: Iterable[Payload] = ()
     ) -> dict[int, str]:
         """Client -> why its answer must not be used. `trusted` are answers to the same call from before, which vote too."""
         faults = {i: self._fault(work, i, outcome, sent.get(i, {})) for i, outcome in outcomes.items()}
@@ -57,7 +58,7 @@ class ReplyChecks:
         told = f"where most sites send {shown(usual)}"
         return {i: f"it sends {shown(own)} {told}" for i, own in forms.items() if own != usual}
 
-    def _fault(self, work: str, client: int, outcome: Outcome, sent: Payload) -> str:
+    def _fault(self, work: Work, client: int, outcome: Outcome, sent: Payload) -> str:
         train, test = self.sizes[client]
         undeclared = sorted(set(outcome.up) - set(self.up))
         if undeclared:
@@ -67,13 +68,13 @@ class ReplyChecks:
                 return f"its '{name}' is {_words(kind(tensor))} where {_words(kind(sent[name]))} was sent to it"
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 return f"its '{name}' holds values that are not finite"
-        if work.startswith("fit") and not 0 < outcome.samples <= train:
+        if work.trains and not 0 < outcome.samples <= train:
             return f"it says it trained on {outcome.samples} samples, but has {train} by its word at the start"
         if outcome.score is not None and not sane(outcome.score, test):
             return f"its score is impossible ({outcome.score})"
-        if outcome.score is not None and "score" not in work:
+        if outcome.score is not None and not work.scores:
             return "it sends a score that nobody asked for"
-        return "it sends no score" if "score" in work and outcome.score is None and test else ""
+        return "it sends no score" if work.scores and outcome.score is None and test else ""
 
 
 def sane(score: Score, samples: int) -> bool:

@@ -16,6 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedtailor.data.sites import SiteDescription
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower.npy import read_npy
+from fedtailor.engines.work import Work
 from fedtailor.learning import Payload
 from fedtailor.learning.scoring import Score
 
@@ -54,7 +55,7 @@ def write_call(plain: Mapping[str, Any], payload: Payload) -> RecordDict:
 def read_call(content: RecordDict, device: str) -> tuple[dict[str, Any], Payload]:
     with refusing("the call"):
         plain = json.loads(_record(content, "call", ConfigRecord)["plain"])
-        return plain, _tensors(_record(content, "payload", ArrayRecord), device)
+        return {**plain, "work": Work(plain["work"])}, _tensors(_record(content, "payload", ArrayRecord), device)
 
 
 def write_outcome(outcome: Outcome) -> RecordDict:

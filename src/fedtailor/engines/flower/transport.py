@@ -24,6 +24,7 @@ from fedtailor.engines.flower.messages import (
     refusing,
     write_call,
 )
+from fedtailor.engines.work import Work
 from fedtailor.learning import Payload
 
 log = logging.getLogger("fedtailor")
@@ -34,12 +35,6 @@ RETRY = 30.0  # seconds until a node that did not say who it is gets asked again
 MISSES = 2  # messages in a row that a node may leave unanswered before nobody waits for it
 SILENCE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 COPIES, ROOM = 6, 1 << 30  # of the largest answer, and bytes beside them, that Flower may hold while it unpacks one
-KINDS = {
-    "fit": "train",
-    "sync": "train",
-    "finish": "train",
-    "score": "evaluate",
-}  # by a work's first word; others are queries
 
 
 class Silence(BadMessage):
@@ -86,22 +81,24 @@ class Transport:
             site.client: node for node, site in self.sites.items() if site.client is not None and not self._silent(node)
         }
 
-    def ask(self, work: str, round: int, plain: Mapping[str, Any], payloads: Mapping[int, Payload]) -> Answers:
+    def ask(self, work: Work, round: int, plain: Mapping[str, Any], payloads: Mapping[int, Payload]) -> Answers:
         """Have clients do one kind of work: what they answer, and why others do not."""
         self.meet(payloads)
         return self.ask_nodes(work, round, plain, payloads, self.nodes)
 
     def ask_nodes(
-        self, work: str, round: int, plain: Mapping[str, Any], payloads: Mapping[int, Payload], nodes: Mapping[int, int]
+        self,
+        work: Work,
+        round: int,
+        plain: Mapping[str, Any],
+        payloads: Mapping[int, Payload],
+        nodes: Mapping[int, int],
     ) -> Answers:
         to = {node: i for i, node in nodes.items() if i in payloads}
-        letters = {
-            node: self._letter(work, round, {**plain, "work": work, "round": round}, payloads[i], node)
-            for node, i in to.items()
-        }
+        messages = {node: self._message(work, round, plain, payloads[i], node) for node, i in to.items()}
         outcomes: dict[int, Outcome] = {}
         missing = {i: self._absence(i) for i in payloads if i not in to.values()}
-        answers, troubles = self.exchange(letters)
+        answers, troubles = self.exchange(messages)
         for node, answer in answers.items():
             try:
                 with refusing("it"):
@@ -119,8 +116,8 @@ class Transport:
         self._forget_all_but(set(self.grid.get_node_ids()))
         due = [node for node in self._unsure() if node not in self.asked and not self._lately(node)]
         new = {node for node in due if node not in self.failed and node not in self.misses}
-        letters = {node: self._letter("describe", 0, {"work": "describe"}, {}, node) for node in due}
-        self.asked |= {node: (id, time.monotonic()) for id, node in self._push(letters).items()}
+        messages = {node: self._message(Work.DESCRIBE, 0, {}, {}, node) for node in due}
+        self.asked |= {node: (id, time.monotonic()) for id, node in self._push(messages).items()}
         for node in set(due) - self.asked.keys():
             self._doubt(node, "the message could not be sent")
         began = time.monotonic()
@@ -133,13 +130,13 @@ class Transport:
         """Tell the sites that the run is finished; who does not hear it is not waited for long."""
         self.timeout = min(self.timeout, PARTING)
         online = sorted(self.sites.keys() & set(self.grid.get_node_ids()))
-        self.exchange({node: self._letter("bye", 0, {"work": "bye"}, {}, node) for node in online})
+        self.exchange({node: self._message(Work.END, 0, {}, {}, node) for node in online})
 
-    def exchange(self, letters: Mapping[int, Message]) -> tuple[dict[int, Message], dict[int, str]]:
+    def exchange(self, messages: Mapping[int, Message]) -> tuple[dict[int, Message], dict[int, str]]:
         """Send one message to each node; answers by node, and what went wrong by node."""
         answers: dict[int, Message] = {}
-        waiting = self._push(letters)
-        troubles = {node: "the message could not be sent" for node in letters if node not in waiting.values()}
+        waiting = self._push(messages)
+        troubles = {node: "the message could not be sent" for node in messages if node not in waiting.values()}
         silent: set[int] = set()
         began = time.monotonic()
         while waiting and (passed := time.monotonic() - began) < self.timeout:
@@ -156,14 +153,14 @@ class Transport:
                 del waiting[id]
             if waiting:
                 self._pause(passed)
-        self._count_misses(letters.keys(), silent | set(waiting.values()))
+        self._count_misses(messages.keys(), silent | set(waiting.values()))
         return answers, troubles | dict.fromkeys(waiting.values(), f"no answer in {self.timeout:g} s")
 
-    def _push(self, letters: Mapping[int, Message]) -> dict[str, int]:
+    def _push(self, messages: Mapping[int, Message]) -> dict[str, int]:
         """Message -> node, of those that could be sent."""
-        ids = list(self.grid.push_messages(list(letters.values()))) if letters else []
+        ids = list(self.grid.push_messages(list(messages.values()))) if messages else []
         return {
-            id: node for id, node in zip(ids, letters, strict=False) if id
+            id: node for id, node in zip(ids, messages, strict=False) if id
         }  # no ids at all: together they were too large
 
     def _pull(self, id: str) -> Message | None:
@@ -260,9 +257,9 @@ class Transport:
         """Never much longer than it has taken already."""
         time.sleep(max(0.0, min(PAUSE[0] + passed / 10, PAUSE[1], self.timeout - passed)))
 
-    def _letter(self, work: str, round: int, plain: Mapping[str, Any], payload: Payload, node: int) -> Message:
-        kind = KINDS.get(work.partition("+")[0], "query")
-        plain = {**self.said, **plain, "client": self.owners[node]}
+    def _message(self, work: Work, round: int, plain: Mapping[str, Any], payload: Payload, node: int) -> Message:
+        kind = "train" if work.changes_state else "evaluate" if work.scores else "query"
+        plain = {**self.said, **plain, "work": work, "round": round, "client": self.owners[node]}
         return Message(write_call(plain, payload), node, kind, ttl=self.timeout, group_id=str(round))
 
 
