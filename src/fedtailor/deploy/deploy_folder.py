@@ -11,11 +11,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from fedtailor.deploy.policy import Policy
 from fedtailor.deploy.readme import readme
 from fedtailor.deploy.settings import DeploySettings, split, to_toml
 from fedtailor.errors import FedTailorError
-from fedtailor.experiment.config import Config, apply_override, read_toml, write_toml
+from fedtailor.experiment.config import Config, apply_override, read_toml
 
 HERE = "127.0.0.1"
 NEWCOMER = re.compile(r"[a-z][\w-]{0,40}", re.IGNORECASE)
@@ -135,7 +137,7 @@ class DeployFolder:
         shutil.copyfile(place / "node.crt", self.keys / kind / f"{name}.crt")
         shutil.copyfile(self.keys / "ca.crt", place / "ca.crt")
         text = (
-            write_toml(values)
+            tomli_w.dumps(values)
             .replace("\n[data]\n", f"\n{DATA}[data]\n")
             .replace("\n[policy]\n", f"\n{POLICY}[policy]\n")
         )

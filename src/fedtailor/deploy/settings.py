@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fedtailor.experiment.config import Config, apply_override, check_keys, options_of, write_toml
+import tomli_w
+
+from fedtailor.experiment.config import Config, Settings, apply_override, check_keys, options_of
+from fedtailor.experiment.formats import FORMAT, without_retired
 from fedtailor.registry import build, option
 
 PORT = 9092
@@ -45,10 +48,11 @@ def guarded(terms: DeploySettings, clients: int) -> DeploySettings:
 
 def split(values: Mapping[str, Any]) -> tuple[DeploySettings, Config]:
     own = options_of(DeploySettings)
+    values = without_retired(values, [*own, *options_of(Settings)])
     check_keys(values, own)
     terms = build(DeploySettings, {k: v for k, v in values.items() if k in own})
     return terms, Config.from_values({k: v for k, v in values.items() if k not in own})
 
 
 def to_toml(terms: DeploySettings, config: Config) -> str:
-    return write_toml({**asdict(terms), **config.values()})
+    return tomli_w.dumps({"format": FORMAT, **asdict(terms), **config.values()})

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from safetensors.numpy import load_file, save_file
 
+from fedtailor.experiment.formats import FORMAT, check_format
 from fedtailor.experiment.journal import Mark, read_marks
 from fedtailor.files import flush, replace_text, writing
 from fedtailor.learning.mixing import State
@@ -119,6 +120,7 @@ def _remove(path: Path) -> None:
 def _write_meta(draft: Path, checkpoint: Checkpoint) -> None:
     """Write checkpoint.json: what a checkpoint holds besides its tensors, all checksums, and last its own."""
     meta: dict[str, Any] = {
+        "format": FORMAT,
         "round": checkpoint.round,
         "clients": sorted(checkpoint.clients),  # a client may be met and have nothing to keep
         "sha256": {path.name: _digest(path) for path in sorted(draft.iterdir())},
@@ -132,6 +134,7 @@ def _read_meta(path: Path, round: int) -> dict[str, Any]:
     own = meta.pop("self", None)  # the first versions had none
     if own is not None and own != _own_sum(meta):
         raise ValueError("checkpoint.json does not match its checksum")
+    check_format(meta, f"checkpoint '{path}'")
     if meta["round"] != round:
         raise ValueError(f"checkpoint.json is of round {meta['round']}")
     return meta

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import tomli_w
 
 import fedtailor.data.partitions
 import fedtailor.data.sources  # noqa: F401  (both register what they hold)
@@ -22,6 +22,7 @@ from fedtailor.data.pool import Pool, Source, data_root, sources
 from fedtailor.data.proxy import with_proxy
 from fedtailor.data.sources.files import file_bytes
 from fedtailor.errors import FedTailorError, nearest
+from fedtailor.experiment.formats import FORMAT, check_format, without_retired
 from fedtailor.learning.protocol import Protocol
 from fedtailor.methods import Method, methods
 from fedtailor.nets import Architecture, nets
@@ -85,6 +86,7 @@ class Config:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Config:
+        values = without_retired(values, options_of(Settings))
         plain = {k: v for k, v in values.items() if k not in CHOICES}
         check_keys(values)
         tables = {kind: _table(values.get(kind, {})) for kind in CHOICES}
@@ -141,25 +143,20 @@ class Config:
         return tables
 
     def to_toml(self) -> str:
-        return write_toml(self.values())
+        return tomli_w.dumps({"format": FORMAT, **self.values()})
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    """Read the values of a file of this or an earlier format; those of retired keys are among them."""
     if not os.path.exists(path):  # unlike Path.exists, it takes any text
         raise FedTailorError(f"The config file '{path}' does not exist.")
     try:
-        return tomllib.loads(file_bytes(path).decode())
+        values = tomllib.loads(file_bytes(path).decode())
     except (ValueError, RecursionError) as error:
         raise FedTailorError(f"The config file '{path}' is not valid TOML: {error}.") from None
-
-
-def write_toml(values: Mapping[str, Any]) -> str:
-    """Plain values first, then one table for each mapping."""
-    lines = [f"{key} = {toml_value(value)}" for key, value in values.items() if not isinstance(value, Mapping)]
-    for key, table in values.items():
-        if isinstance(table, Mapping):
-            lines += ["", f"[{key}]", *(f"{k} = {toml_value(v)}" for k, v in table.items())]
-    return "\n".join(lines) + "\n"
+    check_format(values, f"'{path}'")
+    values.pop("format", None)
+    return values
 
 
 def apply_override(values: dict[str, Any], word: str) -> None:
@@ -226,15 +223,3 @@ def _parse(text: str) -> Any:
     except (ValueError, RecursionError):
         return text
     return read["v"] if len(read) == 1 else text  # a line break in the text may have begun another key
-
-
-def toml_value(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(toml_value(v) for v in value) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    return json.dumps(str(value), ensure_ascii=False).replace(
-        "\x7f", "\\u007f"
-    )  # JSON takes it as it is, TOML does not
