@@ -1,4 +1,4 @@
-"""The process of a site: it asks the server for messages, serves them one after the other, and runs nothing but what is installed here."""
+"""A site's process: it polls the server for messages, serves them one after the other, and runs only what is installed here."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from fedtailor.errors import FedTailorError
 
 log = logging.getLogger("fedtailor")
 
-PAUSE = 0.1, 1.0  # seconds between two questions for work, soon after the last message and later
+PAUSE = 0.1, 1.0  # seconds between two polls for work, soon after the last message and later
 RETRY = 1.0, 15.0  # seconds between two attempts to reach the server, at first and at most
-TAKEN, STRANGER = 409, 401  # HTTP's words for a key that is in use, and for one that is unknown
+TAKEN, STRANGER = 409, 401  # HTTP status for a key in use, and for an unknown one
 
 
 class SiteProcess:
-    """Serves one site until its federation's run is finished. It keeps nothing that is not on disk: another process can take over."""
+    """Serves one site until its federation's run is finished. All its state is on disk, so another process can take over."""
 
     def __init__(self, folder: Path, server: str = "", say: Callable[[str], None] = print) -> None:
         self.place = SiteFolder.open(folder)
         self.server = server or self.place.server
         self.say = say
         self.node: SiteNode | None = None
-        self.run: tuple[Any, str] = (None, "")  # the federation and the config that the node was opened for
+        self.run: tuple[Any, str] = (None, "")  # federation and config of `node`
 
     def serve(self) -> None:
-        """Reach the server, whether it is there yet or not, and answer until it says that the run is finished."""
+        """Connect to the server, now or once it is up, and serve it until it says that the run is finished."""
         keep_freed_memory()
         pause, told = RETRY[0], ""
         while True:
@@ -52,7 +52,7 @@ class SiteProcess:
                         return
             except FedTailorError:
                 raise
-            except Exception as problem:  # the server may be gone, restarting, or something else altogether
+            except Exception as problem:  # the server may be down, restarting, or not one of ours
                 reason = _reason(problem, self.server)
                 if reason != told:
                     self.say(f"{reason} Trying again until it answers; Ctrl-C stops.")
@@ -68,14 +68,14 @@ class SiteProcess:
                 sleep(PAUSE[0] if monotonic() - last < 30 else PAUSE[1])
                 continue
             reply, done = self._answer(message)
-            with suppress(httpx.HTTPError) if done else nullcontext():  # a server that is done need not wait
+            with suppress(httpx.HTTPError) if done else nullcontext():  # a finished server may be gone already
                 line.send(reply)
             last = monotonic()
             if done:
                 return True
 
     def _answer(self, message: Message) -> tuple[Message, bool]:
-        """Answer one message; whatever goes wrong is said to the server in one line, and here in full."""
+        """Answer one message; an error goes to the server in one line, and to the log here in full."""
         try:
             plain, _ = read_call(message.content, "cpu")
             if plain["work"] is Work.END:
@@ -91,17 +91,17 @@ class SiteProcess:
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason[:2000]), reply_to=message), False
 
     def _node(self, plain: dict[str, Any]) -> SiteNode:
-        """The site's part in the run that a message belongs to; its data is read when the first message of a run comes."""
+        """Return the site's part in the run of a message; its data is read at the first message of a run."""
         run = plain.get("federation"), json.dumps(plain.get("config"))
         if self.node is None or run != self.run:
-            self.node = None  # the data of another run may go before this one's comes
+            self.node = None  # free another run's data before this one's is read
             self.node = SiteNode.open(self.place, plain.get("federation"), plain.get("config"))
             self.run = run
         return self.node
 
 
 def _reason(problem: Exception, server: str) -> str:
-    """Say why the server cannot be worked with; end the process where trying again cannot help."""
+    """Return why the server cannot be reached; raise where trying again cannot help."""
     if not isinstance(problem, httpx.HTTPStatusError):
         return f"The server {server} cannot be reached ({problem})."
     answer = problem.response.text[:300]

@@ -1,4 +1,4 @@
-"""A worker owns clients: their samples, their private states, and the modules they take turns in."""
+"""A worker holds clients: their samples, their private states, and the modules they take turns in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.net import Net
 from fedtailor.randomness import Key, seeded
 
-READY_LIMIT = 2 * 1024**3  # a federation larger than this, as floats, is normalized batch by batch
+READY_LIMIT = 2 * 1024**3  # bytes as floats; a larger federation is normalized batch by batch
 
 
 class Worker:
@@ -41,7 +41,7 @@ class Worker:
         protocol: Protocol,
         first: int = 0,
     ) -> None:
-        """`first` is the number of the federation's first client: one site's worker has only that client, which is not number 0."""
+        """`first` is the number of the federation's first client: a site's worker has one client, which need not be number 0."""
         self.federation = federation
         self.clients: dict[int, ClientData] = {first + k: client for k, client in enumerate(federation.clients)}
         self.method = method
@@ -59,7 +59,7 @@ class Worker:
         self._lent = ReadOnlyPayloads()
 
     def share(self, clients: Iterable[int]) -> Worker:
-        """A new worker for some of the clients, which holds their samples and nobody else's, to be sent elsewhere."""
+        """Return a new worker with only these clients' samples, to be sent to another process."""
         some = copy.copy(self)
         some.clients = {i: self.clients[i].apart() for i in clients}
         some.federation = replace(
@@ -203,7 +203,7 @@ class Worker:
             )
 
     def _audited(self, up: Payload) -> Payload:
-        """Nothing leaves a client that its method does not declare."""
+        """Refuse to send what the method does not declare."""
         undeclared = set(up) - set(self.method.up)
         if undeclared:
             raise TypeError(
