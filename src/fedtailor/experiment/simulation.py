@@ -117,7 +117,7 @@ class Simulation:
         return self
 
     def step(self) -> Record:
-        """One round or, after the last round, one closing step."""
+        """Run one round or, after the last round, one closing step."""
         with self._threads():
             record = self._round() if self.round < self.protocol.rounds else self._closing_step()
         self.metrics.append(record)
@@ -172,7 +172,7 @@ class Simulation:
         if self.closed == 1:
             self.traffic.down = {i: self._send(i) for i in self.everyone}
         self.ledger.open_round()
-        # As a round of its own, so that a run that goes back to the end of its rounds can tell what to forget.
+        # As a round of its own, so that a run that goes back to its last round knows what to drop.
         self.ledger.enter(self.round + 1, "down", self.traffic.down)
         self.engine.finish(self.closed, self.candidates, self._send)
         clock.lap("training")
@@ -190,7 +190,7 @@ class Simulation:
         }
 
     def _diverged(self, server: Counter[str]) -> Record:
-        """Tell where training diverged; a record counts the clients if there are any."""
+        """Log where training diverged, and count those clients for the record."""
         clients, self.engine.troubles = self.engine.troubles, {}
         self.notices.diverged(self.round, clients, server, self.protocol.lr)
         return {"diverged": len(clients)} if clients else {}
@@ -202,7 +202,7 @@ class Simulation:
             others = [i for i in self.everyone if i not in trained]
             scores = self.engine.evaluate(self.round, others, self._send, sync=sync)
             self.scores = dict(sorted({**scores, **trained}.items()))
-            if sync:  # those scored before the answer take it in all the same
+            if sync:  # those scored after training take in the payload too
                 self.engine.sync(self.round, trained, self._send)
         elif sync:
             self.engine.sync(self.round, self.everyone, self._send)
@@ -220,7 +220,7 @@ class Simulation:
             "best_round": best.get("round", self.round),
         }
 
-    # -- what passes between the parties ----------------------------------------------------------------------------------------
+    # -- what passes between server and clients ---------------------------------------------------------------------------------
 
     @property
     def _after_train(self) -> bool:
@@ -244,7 +244,7 @@ class Simulation:
         return payload
 
     def _enter_in_ledger(self) -> None:
-        """Weigh the round. Where everyone is synced after each round, that is the delivery, and it is weighed once."""
+        """Enter the round's bytes. Where everyone is synced after each round, that is the delivery, and it is entered once."""
         self.ledger.enter(self.round, "up", self.traffic.up)
         if not self.method.syncs_everyone or self.round == 1:
             self.ledger.enter(self.round, "down", self.traffic.down)
@@ -254,13 +254,13 @@ class Simulation:
     # -- looking at it ----------------------------------------------------------------------------------------------------------
 
     def state(self, client: int | str) -> State:
-        """A client's private state; the client is given by number or name."""
+        """Return a client's private state; the client is given by number or name."""
         if not self.engine.holds_states:
             raise FedTailorError("A site's private state stays on its own disk, in the folder state/ of the site.")
         return self.engine.state(self.federation.number(client))
 
     def personal(self, client: int | str) -> nn.Module:
-        """A client's personal model now, as an independent plain module; the client is given by number or name."""
+        """Return a client's personal model as it is now, as an independent plain module; the client is given by number or name."""
         if not self.engine.holds_states:
             raise FedTailorError("A site's personal model stays on its own disk, in the folder models/ of the site.")
         number = self.federation.number(client)
@@ -279,7 +279,7 @@ class Simulation:
             save_module(self.personal(i), folder / f"client-{i:05d}.safetensors")
 
     def restore(self, round: int, server: State, clients: Mapping[int, State], metrics: list[Record]) -> None:
-        """Go back to the end of a round, as a checkpoint kept it."""
+        """Go back to the end of a round, from a checkpoint's content."""
         self.round, self.closed = round, 0
         self.server.state = dict(server)
         if self.engine.holds_states:
@@ -287,7 +287,7 @@ class Simulation:
         self.metrics = [r for r in metrics if r["round"] <= round and r["phase"] == "round"]
 
     def close(self) -> None:
-        """End the processes that the engine started; otherwise they end with the simulation."""
+        """Stop the processes that the engine started; otherwise they end with the simulation."""
         self.engine.close()
 
     @contextmanager
