@@ -102,7 +102,7 @@ class RunFolder:
     # -- what became of it ------------------------------------------------------------------------------------------------------
 
     def status(self, state: str, round: int) -> None:
-        """Write the run's state; once it is finished, also the checksums of its files."""
+        """Say how the run stands; once it is finished, also the checksums by which that can be verified."""
         command = " ".join(["fedtailor", *sys.argv[1:]])
         said: dict[str, Any] = {"state": state, "round": round, "command": command}
         if state == "finished":
@@ -203,7 +203,7 @@ class RunFolder:
                 ledger.totals[int(row["client"]), direction, row["name"]] += int(row["bytes"])
 
     def write_labels(self, federation: Federation) -> None:
-        """Write who holds which labels: names of clients and classes, training samples of each pair, and a picture of it."""
+        """Who holds which labels: names of clients and classes, and the training samples of each pair; and a picture of it."""
         if not federation.at_hand:
             return
         counts = federation.label_counts.tolist()

@@ -202,7 +202,7 @@ class Simulation:
             others = [i for i in self.everyone if i not in trained]
             scores = self.engine.evaluate(self.round, others, self._send, sync=sync)
             self.scores = dict(sorted({**scores, **trained}.items()))
-            if sync:  # those scored after training take in the payload too
+            if sync:  # those scored before the answer take it in all the same
                 self.engine.sync(self.round, trained, self._send)
         elif sync:
             self.engine.sync(self.round, self.everyone, self._send)
@@ -220,7 +220,7 @@ class Simulation:
             "best_round": best.get("round", self.round),
         }
 
-    # -- what passes between server and clients ---------------------------------------------------------------------------------
+    # -- what passes between the parties ----------------------------------------------------------------------------------------
 
     @property
     def _after_train(self) -> bool:
