@@ -42,21 +42,21 @@ class SiteProcess:
     def serve(self) -> None:
         """Connect to the server, now or once it is up, and serve it until it says that the run is finished."""
         keep_freed_memory()
-        pause, told = RETRY[0], ""
+        pause, logged = RETRY[0], ""
         while True:
             try:
                 with Connection(self.server, self.place.folder) as line:
                     self.say(f"{self.place.name} is connected to {self.server}.")
-                    pause, told = RETRY[0], ""
+                    pause, logged = RETRY[0], ""
                     if self._answer_all(line):
                         return
             except FedTailorError:
                 raise
             except Exception as problem:  # the server may be down, restarting, or not one of ours
                 reason = _reason(problem, self.server)
-                if reason != told:
+                if reason != logged:
                     self.say(f"{reason} Trying again until it answers; Ctrl-C stops.")
-                    told = reason
+                    logged = reason
             sleep(pause)
             pause = min(2 * pause, RETRY[1])
 

@@ -44,7 +44,7 @@ class Aggregation:
             before.restore(problem)
             alone = self._problem([reply])
             if alone is not None:
-                found[reply.client] = Fault(_words(alone))
+                found[reply.client] = Fault(_reason(alone))
         before.restore(problem)
         sound = [reply for reply in replies if reply.client not in found]
         if _is_own_mistake(problem, sound, replies, self.engine):
@@ -53,7 +53,7 @@ class Aggregation:
         if again is not None:
             before.restore(again)
         if again is not None or not found:  # each is sound by itself, but not all together
-            found = {reply.client: Fault(_words(again or problem)) for reply in replies}
+            found = {reply.client: Fault(_reason(again or problem)) for reply in replies}
         return found
 
     def _problem(self, replies: list[Reply]) -> Exception | None:
@@ -98,7 +98,7 @@ def _is_own_mistake(problem: Exception, sound: list[Reply], replies: list[Reply]
     return engine.trusts_clients or len(replies) > 1  # of a single reply nobody can tell
 
 
-def _words(problem: Exception) -> str:
+def _reason(problem: Exception) -> str:
     if isinstance(problem, _NotFinite):
         return str(problem)
     return f"the server cannot use it ({type(problem).__name__}: {problem})"

@@ -20,7 +20,7 @@ class Notices:
     def __init__(self, name: Callable[[int], str]) -> None:
         """`name` returns a client's name for the log."""
         self.name = name
-        self.told: set[tuple[int, str]] = set()
+        self.logged: set[tuple[int, str]] = set()
         self.left: Counter[int] = Counter()  # client -> rounds in which its reply was left out
         self.rounds = 0  # and closing steps in which training diverged somewhere
         self.trouble: Counter[str] = Counter()
@@ -30,9 +30,9 @@ class Notices:
         self.left.update(faults.keys())
         fresh: dict[str, list[int]] = {}
         for client, fault in sorted(faults.items()):
-            if (client, fault.reason) not in self.told:
+            if (client, fault.reason) not in self.logged:
                 fresh.setdefault(fault.reason, []).append(client)
-                self.told.add((client, fault.reason))
+                self.logged.add((client, fault.reason))
         for clients in fresh.values():
             worst = max((faults[i] for i in clients), key=lambda fault: fault.extent)
             what = "the answer of %s is left out: " if len(clients) == 1 else "the answers of %s are left out: "

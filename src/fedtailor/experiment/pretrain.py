@@ -60,12 +60,12 @@ def pretrain(config: Config, out: Path, watch: Watch = lambda epoch, loss, accur
     torch.set_num_threads(protocol.threads)
     accuracy = math.nan
     for epoch in range(protocol.epochs):
-        party = Participant(modules, train, protocol, {}, ("pretrain", epoch))
+        participant = Participant(modules, train, protocol, {}, ("pretrain", epoch))
         rate = protocol.lr * (1 + math.cos(math.pi * epoch / protocol.epochs)) / 2
-        with seeded(protocol.seed, *party.keys):
-            party.train(net.all, epochs=1, lr=rate)
+        with seeded(protocol.seed, *participant.keys):
+            participant.train(net.all, epochs=1, lr=rate)
         accuracy = score(net, test).accuracy
-        watch(epoch + 1, sum(party.losses) / max(1, len(party.losses)), accuracy)
+        watch(epoch + 1, sum(participant.losses) / max(1, len(participant.losses)), accuracy)
     how = {"samples": str(len(train)), "mean": str(federation.mean), "std": str(federation.std)}
     replace_bytes(out, save(_body(net), {**_note(config), **how, "accuracy": f"{accuracy:.4f}"}))
 
@@ -76,11 +76,11 @@ def _body(net: Net) -> dict[str, torch.Tensor]:
 
 
 def _note(config: Config) -> dict[str, str]:
-    told = config.values()
+    values = config.values()
     return {
-        "net": _spelled(told["net"]),
-        "data": _spelled(told["data"]),
-        "training": _spelled({key: told[key] for key in KEYS[2:7]}),
+        "net": _spelled(values["net"]),
+        "data": _spelled(values["data"]),
+        "training": _spelled({key: values[key] for key in KEYS[2:7]}),
         "made_with": f"fedtailor {version('fedtailor')}, torch {version('torch')}",
     }
 

@@ -54,8 +54,8 @@ class ReplyChecks:
         if not votes:
             return {}
         usual = self.known[call] = max(votes, key=lambda form: (votes[form], form == self.known.get(call)))
-        told = f"where most sites send {shown(usual)}"
-        return {i: f"it sends {shown(own)} {told}" for i, own in forms.items() if own != usual}
+        usual_form = f"where most sites send {shown(usual)}"
+        return {i: f"it sends {shown(own)} {usual_form}" for i, own in forms.items() if own != usual}
 
     def _fault(self, work: Work, client: int, outcome: Outcome, sent: Payload) -> str:
         train, test = self.sizes[client]
@@ -64,7 +64,7 @@ class ReplyChecks:
             return f"it sends {', '.join(map(repr, undeclared[:3]))}, which its method does not declare"
         for name, tensor in outcome.up.items():
             if name in sent and kind(tensor) != kind(sent[name]):
-                return f"its '{name}' is {_words(kind(tensor))} where {_words(kind(sent[name]))} was sent to it"
+                return f"its '{name}' is {_spelled(kind(tensor))} where {_spelled(kind(sent[name]))} was sent to it"
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 return f"its '{name}' holds values that are not finite"
         if work.trains and not 0 < outcome.samples <= train:
@@ -89,7 +89,7 @@ def form(payload: Payload, few: int) -> Form:
 
 
 def shown(form: Form) -> str:
-    return ", ".join(f"'{name}' ({_words((dtype, shape))})" for name, dtype, shape in form) or "nothing"
+    return ", ".join(f"'{name}' ({_spelled((dtype, shape))})" for name, dtype, shape in form) or "nothing"
 
 
 def _shape(tensor: Tensor, few: int) -> tuple[int, ...]:
@@ -97,5 +97,5 @@ def _shape(tensor: Tensor, few: int) -> tuple[int, ...]:
     return (ANY, *rest) if first and first[0] <= few else (*first, *rest)
 
 
-def _words(kind: Kind) -> str:
+def _spelled(kind: Kind) -> str:
     return f"{kind[0]} {'×'.join('?' if n == ANY else str(n) for n in kind[1]) or 'number'}"
