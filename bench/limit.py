@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.rounds import J_SMALL, federation_of, in_turns
 from fedtailor import Config, Simulation
-from fedtailor.engines.worker import keep_freed_memory
+from fedtailor.engines.allocator import keep_freed_memory
 from fedtailor.nets import Net, nets
 from fedtailor.nets.architecture import Task
 from fedtailor.nets.build import build_net

@@ -27,6 +27,7 @@ from fedtailor.engines.flower.checks import ReplyChecks, kind, sane
 from fedtailor.engines.flower.engine import Flower
 from fedtailor.engines.flower.messages import read_call, write_outcome, write_site
 from fedtailor.engines.flower.transport import Transport
+from fedtailor.engines.work import Work
 from fedtailor.errors import FedTailorError
 from fedtailor.learning.scoring import Score
 
@@ -41,7 +42,7 @@ SITE = SiteDescription(
 )
 SITES = [replace(SITE, client=i, name=f"clinic-{i}", mean=(0.5, 0.5, 0.4 + i / 10)) for i in range(3)]
 SENT = {"model": torch.linspace(-1, 1, 500)}
-WORKS = ("hello", "fit", "fit+score", "score")
+WORKS = (Work.HELLO, Work.FIT, Work.FIT_AND_SCORE, Work.SCORE)
 Spoil = Callable[[Message], Callable[[], Message]]
 
 
@@ -64,7 +65,7 @@ def run(share: float) -> list[Result]:
 class Letterbox:
     """A Flower grid of three nodes within this process. It unpacks answers when they are pulled, as Flower's own does."""
 
-    def __init__(self, spoil: Spoil, spoilt: str) -> None:
+    def __init__(self, spoil: Spoil, spoilt: Work) -> None:
         """`spoil` is what becomes of the last node's answer to one kind of work."""
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
         self.spoil = spoil
@@ -89,15 +90,15 @@ class Letterbox:
     def _answer(self, call: Message) -> Callable[[], Message]:
         client = call.metadata.dst_node_id - 100
         work = read_call(call.content, "cpu")[0]["work"]
-        reply = Message(write_site(SITES[client]) if work == "describe" else honest(work), reply_to=call)
+        reply = Message(write_site(SITES[client]) if work is Work.DESCRIBE else honest(work), reply_to=call)
         return self.spoil(reply) if client == LIAR and work == self.spoilt else lambda: reply
 
 
-def honest(work: str) -> RecordDict:
-    score = Score(7, 10, 0.5) if "score" in work else None
-    if work in ("hello", "score"):
+def honest(work: Work) -> RecordDict:
+    score = Score(7, 10, 0.5) if work.scores else None
+    if work in (Work.HELLO, Work.SCORE):
         return write_outcome(
-            Outcome({} if work == "score" else {"labels": torch.ones(4, dtype=torch.float64)}, score=score)
+            Outcome({} if work is Work.SCORE else {"labels": torch.ones(4, dtype=torch.float64)}, score=score)
         )
     up = {"model": SENT["model"] * 2, "means": torch.ones(3, 8), "classes": torch.arange(3), "known": torch.ones(1) > 0}
     return write_outcome(Outcome(up, 30, 0.7, score, {"mu": 0.5, "steps": 12.0}))
@@ -106,11 +107,11 @@ def honest(work: str) -> RecordDict:
 def asked(rng: Random, mutate: Callable[[Random, Message], Callable[[], Message]]) -> str:
     """Ask three sites for the same work; what went wrong, if anything."""
     work = rng.choice(WORKS)
-    scrutiny = ReplyChecks(("model", "means", "classes", "known", "labels"), dict.fromkeys(range(3), (30, 10)), few=4)
-    engine = Flower(post(lambda reply: mutate(rng, reply), work), scrutiny, NAMES, {}, oldest=lambda: 0)
+    checks = ReplyChecks(("model", "means", "classes", "known", "labels"), dict.fromkeys(range(3), (30, 10)), few=4)
+    engine = Flower(post(lambda reply: mutate(rng, reply), work), checks, NAMES, {}, oldest=lambda: 0)
 
     def call(said: list[str]) -> str:
-        outcomes = engine.call(work, 1, range(3), lambda i: SENT if work != "hello" else {})
+        outcomes = engine.call(work, 1, range(3), lambda i: SENT if work is not Work.HELLO else {})
         if any(i not in outcomes for i in range(3) if i != LIAR):
             return f"{work}: the answer of an honest site is lost: {said}"
         if LIAR in outcomes:
@@ -123,7 +124,7 @@ def asked(rng: Random, mutate: Callable[[Random, Message], Callable[[], Message]
 def described(rng: Random) -> str:
     """Ask three sites who they are, and make a federation of what they say."""
     reply = description(rng, SITES[LIAR].plain())
-    office = post(lambda honest: lambda: renewed(honest, reply), "describe")
+    office = post(lambda honest: lambda: renewed(honest, reply), Work.DESCRIBE)
 
     def meet(said: list[str]) -> str:
         office.meet()
@@ -143,20 +144,20 @@ def described(rng: Random) -> str:
     return bounded(meet)
 
 
-def post(spoil: Spoil, spoilt: str) -> Transport:
+def post(spoil: Spoil, spoilt: Work) -> Transport:
     return Transport(
         Letterbox(spoil, spoilt), {100 + i: i for i in range(3)}, {}, timeout=0.1, limit=LIMIT, device="cpu"
     )
 
 
-def unfit(work: str, outcome: Outcome) -> str:
+def unfit(work: Work, outcome: Outcome) -> str:
     """Why an answer should not have passed, if so."""
     for name, tensor in outcome.up.items():
-        if name in SENT and work != "hello" and kind(tensor) != kind(SENT[name]):
+        if name in SENT and work is not Work.HELLO and kind(tensor) != kind(SENT[name]):
             return f"'{name}' of another kind passed"
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             return f"values that are not finite passed in '{name}'"
-    if work.startswith("fit") and not 0 < outcome.samples <= 30:
+    if work.trains and not 0 < outcome.samples <= 30:
         return f"{outcome.samples} samples passed"
     if outcome.score is not None and not sane(outcome.score, 10):
         return f"{outcome.score} passed"

@@ -42,7 +42,7 @@ from fedtailor.deploy.connection import INSTANCE
 from fedtailor.deploy.deploy_folder import HERE, DeployFolder
 from fedtailor.deploy.keys import certify_site, make_authority, private_key
 from fedtailor.deploy.local import start_site, stop
-from fedtailor.deploy.settings import from_words
+from fedtailor.deploy.settings import with_overrides
 from fedtailor.deploy.superlink import CALLS
 from fedtailor.experiment.run import start
 from fedtailor.experiment.run_folder import RunFolder, read_lines
@@ -125,10 +125,10 @@ def run(share: float) -> list[Result]:
 
 def _attacked(scratch: Path, rounds: int) -> list[Result]:
     port = free_port()
-    terms, config = from_words(
+    settings, config = with_overrides(
         {}, [*WORDS, "method=fedavg", f"rounds={rounds}", f"port={port}", f"listen={HERE}", "timeout=60"]
     )
-    folder = DeployFolder.create(scratch / "federation", terms, config, [HERE])
+    folder = DeployFolder.create(scratch / "federation", settings, config, [HERE])
     folder.logs.mkdir()
     with (folder.logs / "serve.out").open("wb") as out:
         server = subprocess.Popen(_command("serve", folder.path), stdout=out, stderr=subprocess.STDOUT)
@@ -157,7 +157,7 @@ def unserved(target: Target) -> str:
 
 def _differs(folder: DeployFolder, scratch: Path) -> str:
     """The attackers only tried doors, and the third site answers as it should: nothing may have changed."""
-    start(folder.terms()[1], scratch / "peace")
+    start(folder.settings()[1], scratch / "peace")
     quiet, attacked = (
         [(r["accuracy"], r["replied"], r["train_loss"]) for r in read_lines(run / "metrics.jsonl")]
         for run in (scratch / "peace", folder.run)

@@ -16,7 +16,7 @@ from torch import Tensor
 from bench.torture import Result
 from fedtailor import Federation, Simulation
 from fedtailor.data.client_data import Split
-from fedtailor.engines import Inline, Outcome
+from fedtailor.engines import Inline, Outcome, Work
 from fedtailor.engines.base import Send
 from fedtailor.engines.worker import Worker
 from fedtailor.learning import Payload, Protocol
@@ -86,9 +86,9 @@ class Spoiling(Inline):
         super().__init__(worker)
         self.spoil = spoil
 
-    def call(self, work: str, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
+    def call(self, work: Work, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
         outcomes = super().call(work, round, clients, send)
-        if work.startswith("fit") and BAD in outcomes:
+        if work.trains and BAD in outcomes:
             up = self._spoilt(send(BAD), outcomes[BAD].up)
             outcomes[BAD] = dataclasses.replace(outcomes[BAD], up=up)
         return outcomes

@@ -1,4 +1,4 @@
-"""The folder of a federation: its terms, its sites, its keys."""
+"""The folder of a federation: its settings, its sites, its keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fedtailor.cli.app import app
 from fedtailor.deploy.deploy_folder import DeployFolder
 from fedtailor.deploy.keys import private_key, public_key
-from fedtailor.deploy.settings import from_words
+from fedtailor.deploy.settings import with_overrides
 from fedtailor.deploy.site import SiteFolder
 from fedtailor.errors import FedTailorError
 
@@ -34,15 +34,15 @@ def init(folder, *words: str) -> DeployFolder:
 
 def test_the_folder_holds_the_whole_config_and_the_terms(tmp_path):
     made = init(tmp_path / "f", "method=fedrep", "clients=2", "net.hidden=[8, 4]", "join=[0.5, 1.0]", "timeout=30")
-    terms, config = made.terms()
+    settings, config = made.settings()
     assert (config.net.hidden, config.settings.join, config.data.name) == ((8, 4), (0.5, 1.0), "sites")
-    assert (terms.timeout, terms.port, config.settings.checkpoint_every) == (30.0, 9092, 1)
-    assert init(tmp_path / "g", "clients=2").terms()[0].federation != terms.federation
+    assert (settings.timeout, settings.port, config.settings.checkpoint_every) == (30.0, 9092, 1)
+    assert init(tmp_path / "g", "clients=2").settings()[0].federation != settings.federation
 
 
 def test_a_misspelled_option_of_the_deployment_is_told():
     with pytest.raises(FedTailorError, match=r"'timout'. Did you mean 'timeout'\?.*rounds.*min_replies"):
-        from_words({}, ["clients=2", "timout=3"])
+        with_overrides({}, ["clients=2", "timout=3"])
 
 
 def test_server_and_sites_have_certificates_of_one_authority_and_keys_that_only_their_owner_reads(tmp_path):
@@ -105,7 +105,7 @@ def test_a_new_site_gets_a_folder_and_a_key_of_its_own(tmp_path):
         ('server = "a:1"\nclient = -1', "client = -1"),
         ('server = "a:1"\nclient = 0', "names no data"),
         ('server = "a:1"\n[data]\nname = "table"', r"\[policy\]"),
-        ('server = "a:1"\nengine = "ray"', "should not have: engine"),
+        ('server = "a:1"\nengine = "ray"', "unknown keys: engine"),
         ("server = ", "not valid TOML"),
     ],
 )

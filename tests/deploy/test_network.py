@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from fedtailor.deploy.connection import Connection
 from fedtailor.deploy.deploy_folder import HERE, DeployFolder
 from fedtailor.deploy.local import start_site, stop
-from fedtailor.deploy.settings import from_words
+from fedtailor.deploy.settings import with_overrides
 from fedtailor.deploy.site_process import SiteProcess
 from fedtailor.engines.flower.messages import read_call, read_outcome, write_outcome
 from fedtailor.experiment.run import start
@@ -36,8 +36,8 @@ PATIENCE = 300.0  # seconds: a busy machine starts processes slowly
 
 
 def make(path: Path, *words: str) -> DeployFolder:
-    terms, config = from_words({}, [*WORDS, *words, "port=0"])
-    folder = DeployFolder.create(path, terms, config, [HERE])
+    settings, config = with_overrides({}, [*WORDS, *words, "port=0"])
+    folder = DeployFolder.create(path, settings, config, [HERE])
     folder.logs.mkdir()
     return folder
 
@@ -60,7 +60,7 @@ def numbers(run: Path) -> list[dict]:
 
 
 def equals_inline(folder: DeployFolder, inline: Path) -> None:
-    config = folder.terms()[1]
+    config = folder.settings()[1]
     start(config, inline)
     assert numbers(folder.run) == numbers(inline)
     for file in ("ledger.csv", "clients.jsonl"):
@@ -99,7 +99,7 @@ def started(folder: DeployFolder, *, without: tuple[int, ...] = ()) -> Iterator[
     server = Server(folder)
     sites = {
         i: start_site(folder.site(i), server.port, folder.logs / f"site-{i}.log")
-        for i in range(folder.terms()[1].settings.clients)
+        for i in range(folder.settings()[1].settings.clients)
         if i not in without
     }
     try:
@@ -128,7 +128,7 @@ def test_a_killed_site_comes_back_with_its_state_and_a_killed_server_carries_on(
         sites["again"] = start_site(folder.site(1), server.port, folder.logs / "site-again.log")
         seen = len(rounds(folder))
         wait_until(lambda: any(r["replied"] == 2 for r in rounds(folder)[seen + 1 :]) or server.ended, "no return")
-        assert any((folder.site(1) / "state" / folder.terms()[0].federation / "fedrep").iterdir())
+        assert any((folder.site(1) / "state" / folder.settings()[0].federation / "fedrep").iterdir())
         os.kill(server.process.pid, signal.SIGKILL)
     before = rounds(folder)
     assert RunFolder(folder.run).state != "finished"
@@ -204,7 +204,7 @@ def hostile(folder: Path, port: int, done: threading.Event) -> None:
                 continue
             plain, _ = read_call(message.content, "cpu")
             reply, ended = own._answer(message)
-            if plain["work"].startswith("fit") and reply.has_content():
+            if plain["work"].trains and reply.has_content():
                 reply, tries = spoilt(reply, tries), tries + 1
             line.send(reply)
             if ended:

@@ -22,7 +22,7 @@ import ray
 
 from fedtailor import Config, Federation, Simulation
 from fedtailor.data.client_data import Split
-from fedtailor.engines import WorkerLost, start_engine
+from fedtailor.engines import Work, WorkerLost, start_engine
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.run import start
 from fedtailor.experiment.run_folder import read_lines
@@ -176,10 +176,10 @@ def test_a_tensor_is_put_into_the_store_once_however_many_clients_it_goes_to(mon
     stored = []
     monkeypatch.setattr(ray, "put", lambda value, put=ray.put: stored.append(value) or put(value))
     common, private = torch.arange(1000.0), [torch.full((2,), float(i)) for i in range(5)]
-    run.engine.call("remember", 0, range(5), lambda i: {"model": common, "own": private[i]})
+    run.engine.call(Work.SET_STATE, 0, range(5), lambda i: {"model": common, "own": private[i]})
     assert sum(data.nbytes == 4000 for part in stored for _, _, data in part.values()) == 1
     assert len(stored) == 3  # what goes to both actors, and what goes to each alone
-    run.engine.met.update(range(5))
+    run.engine.known.update(range(5))
     assert all(
         torch.equal(run.state(i)["own"], private[i]) and torch.equal(run.state(i)["model"], common) for i in range(5)
     )

@@ -15,6 +15,7 @@ from fedtailor import Federation, FedTailorError, Simulation
 from fedtailor.data.client_data import Split
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower.checks import ReplyChecks
+from fedtailor.engines.work import Work
 from fedtailor.experiment.onboarding import onboard
 from fedtailor.methods import methods
 from fedtailor.nets.cnn import CNN
@@ -190,10 +191,10 @@ def test_a_server_that_looks_closely_refuses_no_honest_answer(name, strange):
     sizes = {i: (len(c.train), len(c.test)) for i, c in enumerate(federation.clients)}
     look = ReplyChecks(run.method.up, sizes, few=max(federation.classes, len(sizes)))
     hellos = {i: Outcome(up) for i, up in run._hellos().items()}
-    assert look.refused("hello", hellos, {}) == {}
+    assert look.refused(Work.HELLO, hellos, {}) == {}
     while run.round < 4:
         run.step()
-        work = "fit+score" if any(outcome.score for outcome in run.outcomes.values()) else "fit"
+        work = Work.FIT_AND_SCORE if any(outcome.score for outcome in run.outcomes.values()) else Work.FIT
         assert look.refused(work, run.outcomes, run.traffic.down) == {}
 
 

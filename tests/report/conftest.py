@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 
-from fedtailor.experiment.config import Config, write_toml
+from fedtailor.experiment.config import Config
 
 Make = Callable[..., Path]
 
@@ -36,7 +37,7 @@ def make_run(tmp_path: Path) -> Make:
         values = Config.load(None, words).values()
         for part, options in (config or {}).items():
             values[part] |= options
-        (folder / "config.toml").write_text(write_toml(values))
+        (folder / "config.toml").write_text(tomli_w.dumps(values))
         status = {"state": state, "round": len(accuracy), "command": "fedtailor run " + " ".join(words)}
         (folder / "status.json").write_text(json.dumps(status))
         records = [_record(t, a, max(accuracy[:t]), clients, size) for t, a in enumerate(accuracy, 1)]

@@ -17,7 +17,7 @@ import typer
 
 from fedtailor.cli.attended import new_folder, wrap_up
 from fedtailor.deploy.deploy_folder import HERE, DeployFolder
-from fedtailor.deploy.settings import PORT, from_words, guarded
+from fedtailor.deploy.settings import PORT, with_limited_shares, with_overrides
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import read_toml
 from fedtailor.experiment.lock import locked
@@ -50,7 +50,7 @@ def init(
     ] = None,
     port: Annotated[int, typer.Option(help="the server's port", min=1, max=65535)] = PORT,
 ) -> None:
-    """Make the folder of a federation: its terms, its keys, and a folder for each site.
+    """Make the folder of a federation: its settings, its keys, and a folder for each site.
 
     Example: `fedtailor deploy init hospitals method=fedrep net=mlp clients=2 rounds=20 --host fed.example.org`
 
@@ -70,10 +70,10 @@ def serve(home: Home) -> None:
     Only sites whose certificates are in DIR/keys can talk to it, on one port, and nothing else is open. Ctrl-C stops it.
     """
     _prepare()
-    from fedtailor.deploy.server_app import at_work
+    from fedtailor.deploy.server_app import serving
 
     folder = DeployFolder.open(home)
-    with _logging_to(folder.logs / "server.log"), at_work(folder) as server:
+    with _logging_to(folder.logs / "server.log"), serving(folder) as server:
         console.print(f"Listening on port {server.port}.", soft_wrap=True)
         _carry_out(folder, server, f"fedtailor deploy serve {home}")
 
@@ -107,10 +107,10 @@ def welcome(home: Home) -> None:
     Example: `fedtailor deploy welcome hospitals`
     """
     _prepare()
-    from fedtailor.deploy.server_app import at_work
+    from fedtailor.deploy.server_app import serving
 
     folder = DeployFolder.open(home)
-    with _logging_to(folder.logs / "server.log"), at_work(folder) as server:
+    with _logging_to(folder.logs / "server.log"), serving(folder) as server:
         console.print(f"Listening on port {server.port} for new sites.", soft_wrap=True)
         server.welcome()
 
@@ -158,13 +158,13 @@ def up(
         else _create(out or new_folder("federation"), [*(words or []), f"listen={HERE}"], [HERE])
     )
     from fedtailor.deploy.local import sites_here
-    from fedtailor.deploy.server_app import at_work
+    from fedtailor.deploy.server_app import serving
 
-    sites = range(folder.terms()[1].settings.clients)
+    sites = range(folder.settings()[1].settings.clients)
     console.print(f"Starting a server and {len(sites)} sites; logs are in {folder.logs}", soft_wrap=True)
     with (
         _logging_to(folder.logs / "server.log"),
-        at_work(folder, HERE, 0) as server,
+        serving(folder, HERE, 0) as server,
         sites_here(folder, sites, server.port),
     ):
         _carry_out(folder, server, f"fedtailor deploy up --resume {folder.path}")
@@ -186,13 +186,13 @@ def join(
     """
     _prepare()
     from fedtailor.deploy.local import sites_here
-    from fedtailor.deploy.server_app import at_work
+    from fedtailor.deploy.server_app import serving
 
     folder = DeployFolder.open(home)
     place = folder.admit(name, [*data_words(data), *(words or [])])
     with (
         _logging_to(folder.logs / "server.log"),
-        at_work(folder, HERE, 0) as server,
+        serving(folder, HERE, 0) as server,
         sites_here(folder, [name], server.port),
     ):
         server.welcome(wait=JOINING)
@@ -204,10 +204,10 @@ def _create(folder: Path, words: list[str], hosts: list[str], *, guard: bool = F
     files = [word for word in words if word.endswith(".toml") and "=" not in word]
     for file in files:
         values |= read_toml(Path(file))
-    terms, config = from_words(values, [w for w in ["checkpoint_every=1", *words] if w not in files])
+    settings, config = with_overrides(values, [w for w in ["checkpoint_every=1", *words] if w not in files])
     if guard and "max_share" not in values:
-        terms = guarded(terms, config.settings.clients)
-    return DeployFolder.create(folder, terms, config, hosts)
+        settings = with_limited_shares(settings, config.settings.clients)
+    return DeployFolder.create(folder, settings, config, hosts)
 
 
 def _carry_out(folder: DeployFolder, server: ServerApp, again: str) -> None:

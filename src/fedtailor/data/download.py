@@ -1,4 +1,7 @@
-"""Fetching public data sets from their official addresses into the data root."""
+"""Fetching public data sets from their official addresses into the data root.
+
+Written here because a cut-off download is continued where it stopped, which pooch, the usual library, cannot do.
+"""
 
 from __future__ import annotations
 

@@ -219,8 +219,8 @@ class Federation:
         return np.stack([np.bincount(client.train.y.numpy(), minlength=self.classes) for client in self.clients])
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
-        """The picture of who holds which labels; saved too if a path is given (.png, .pdf or .svg)."""
-        from fedtailor.report.labels import label_figure
+        """Draw who holds which labels; also save it if a path is given (.png, .pdf or .svg)."""
+        from fedtailor.data.label_figure import label_figure
 
         figure = label_figure(self.label_counts, self.labels)
         if path is not None:

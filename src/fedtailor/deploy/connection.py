@@ -1,4 +1,4 @@
-"""A site's line to the federation's server: Flower's calls of a node, without the node that would run any app it is handed."""
+"""A site's connection to the federation's server: a Flower node's calls, without Flower's node, which would run any app it receives."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from fedtailor.deploy.keys import private_key
 from fedtailor.errors import FedTailorError
 
-INSTANCE = "fedtailor-instance"  # the header in which a site's process says which one it is
-STRANGE = "it is not signed by a site of this federation"  # what the server says to a key that it does not know
+INSTANCE = "fedtailor-instance"  # the header that identifies a site's process
+STRANGE = "it is not signed by a site of this federation"  # the server's reply to an unknown key
 HEARTBEAT = 10.0  # seconds; a node that is silent for twice as long counts as offline
-PAUSES = 0.2, 0.5, 1.0, 2.0  # seconds before a call that did not get through is made again
-PULL_WAIT = 600.0  # seconds that the objects of one message may take
+PAUSES = 0.2, 0.5, 1.0, 2.0  # seconds before a failed call is repeated
+PULL_WAIT = 600.0  # seconds for the objects of one message
 
 
 class Connection:
-    """Messages from the server and replies to it, each call signed with the site's key.
+    """Receives messages from the server and sends replies, each call signed with the site's key.
 
-    Raises httpx.HTTPError when the server cannot be reached or does not know this node (any more): enter it again then.
+    Raises httpx.HTTPError when the server cannot be reached or no longer knows this node; then enter the context again.
     """
 
     def __init__(self, server: str, folder: Path) -> None:
@@ -148,7 +148,7 @@ class Persistent:
 
 
 class Instance:
-    """Tells the server which process this is, so that two with the same key do not take each other's messages."""
+    """Identifies this process to the server, so that two with the same key do not take each other's messages."""
 
     def __init__(self) -> None:
         self.token = secrets.token_hex(16)

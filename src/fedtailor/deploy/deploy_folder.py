@@ -1,4 +1,4 @@
-"""The folder of a federation: its terms, the keys of its server and sites, and a folder for each site to take to its own machine."""
+"""The folder of a federation: its settings, the keys of its server and sites, and one folder per site to take to its own machine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from fedtailor.deploy.policy import Policy
 from fedtailor.deploy.readme import readme
 from fedtailor.deploy.settings import DeploySettings, split, to_toml
 from fedtailor.errors import FedTailorError
-from fedtailor.experiment.config import Config, apply_override, read_toml, write_toml
+from fedtailor.experiment.config import Config, apply_override, read_toml
 
 HERE = "127.0.0.1"
 NEWCOMER = re.compile(r"[a-z][\w-]{0,40}", re.IGNORECASE)
@@ -23,13 +25,13 @@ NEWCOMER = re.compile(r"[a-z][\w-]{0,40}", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class DeployFolder:
-    """Where a federation's server lives. `sites/` holds a folder for each site, to be taken to the site's own machine."""
+    """The folder of a federation's server. `sites/` holds one folder per site, to be taken to the site's own machine."""
 
     path: Path
 
     @classmethod
-    def create(cls, path: Path, terms: DeploySettings, config: Config, hosts: Sequence[str]) -> DeployFolder:
-        """`hosts` are the names and addresses of the server as its sites reach it, the one to use first."""
+    def create(cls, path: Path, settings: DeploySettings, config: Config, hosts: Sequence[str]) -> DeployFolder:
+        """Create the folder. `hosts` are the server's names and addresses as sites reach it, the preferred one first."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise FedTailorError(f"'{path}' is not empty. Choose another folder.")
         if config.settings.clients < 1:
@@ -49,11 +51,11 @@ class DeployFolder:
         path.chmod(0o700)
         make_authority(folder.keys)
         certify_server(folder.keys, list(dict.fromkeys([*hosts, "localhost", HERE])))
-        terms = replace(terms, federation=f"{name}-{secrets.token_hex(4)}")
-        (path / "federation.toml").write_text(to_toml(terms, config))
+        settings = replace(settings, federation=f"{name}-{secrets.token_hex(4)}")
+        (path / "federation.toml").write_text(to_toml(settings, config))
         for i in range(config.settings.clients):
-            folder._write_site(str(i), folder._site_values(i, f"{hosts[0]}:{terms.port}", config))
-        (path / "README.md").write_text(readme(config, hosts[0], terms.port))
+            folder._write_site(str(i), folder._site_values(i, f"{hosts[0]}:{settings.port}", config))
+        (path / "README.md").write_text(readme(config, hosts[0], settings.port))
         return folder
 
     @classmethod
@@ -78,13 +80,14 @@ class DeployFolder:
     def site(self, name: int | str) -> Path:
         return self.path / "sites" / str(name)
 
-    def terms(self) -> tuple[DeploySettings, Config]:
+    def settings(self) -> tuple[DeploySettings, Config]:
+        """Read federation.toml."""
         return split(read_toml(self.path / "federation.toml"))
 
     def admitted(self) -> dict[str, tuple[int | None, Path]]:
-        """Name -> client number and certificate, of every site whose certificate is here; newcomers have no number.
+        """Return name -> client number (None for newcomers) and certificate, of every site whose certificate is here.
 
-        To shut a site out, delete its certificate and start the server again.
+        To shut a site out, delete its certificate and restart the server.
         """
         sites = {file.stem: (int(file.stem), file) for file in sorted((self.keys / "sites").glob("*.crt"))}
         newcomers = {file.stem: (None, file) for file in sorted((self.keys / "newcomers").glob("*.crt"))}
@@ -96,14 +99,14 @@ class DeployFolder:
             raise FedTailorError(f"'{name}' is no name for a site: use letters, digits, - and _, a letter first.")
         if self.site(name).exists():
             raise FedTailorError(f"'{self.site(name)}' is there already. Choose another name.")
-        _, config = self.terms()
+        _, config = self.settings()
         values: dict[str, Any] = {}
         for word in words:
             apply_override(values, word)
         data = values.pop("data", None) or OWN_DATA
         if values:
             raise FedTailorError(
-                f"{', '.join(values)}: only words on the new site's data (data=… data.path=…) are taken."
+                f"{', '.join(values)}: only options of the new site's data (data=… data.path=…) are allowed."
             )
         server = read_toml(self.site(0) / "site.toml")["server"]
         policy = asdict(Policy.for_run(config))
@@ -111,7 +114,7 @@ class DeployFolder:
         return self.site(name)
 
     def _site_values(self, client: int, server: str, config: Config) -> dict[str, Any]:
-        """What a site's site.toml says; where all sites have the same data set, also how it is dealt out."""
+        """Return the values of a site's site.toml; where all sites have the same data set, also how it is partitioned."""
         values = config.values()
         own = config.data.name == "sites"
         said: dict[str, Any] = {"client": client, "name": f"site-{client}", "server": server}
@@ -135,7 +138,7 @@ class DeployFolder:
         shutil.copyfile(place / "node.crt", self.keys / kind / f"{name}.crt")
         shutil.copyfile(self.keys / "ca.crt", place / "ca.crt")
         text = (
-            write_toml(values)
+            tomli_w.dumps(values)
             .replace("\n[data]\n", f"\n{DATA}[data]\n")
             .replace("\n[policy]\n", f"\n{POLICY}[policy]\n")
         )

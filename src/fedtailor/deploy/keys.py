@@ -38,7 +38,7 @@ def certify_server(folder: Path, hosts: Sequence[str]) -> None:
 
 
 def certify_site(folder: Path, name: str, key: Path, certificate: Path) -> None:
-    """Make a site's key, and a certificate signed by the authority in the folder: without one nobody can talk to the server."""
+    """Make a site's key, and a certificate signed by the authority in the folder; the server talks to nobody without one."""
     names = x509.SubjectAlternativeName([x509.DNSName(f"site-{name}")])
     _certify(folder, f"site {name}", key, certificate, ExtendedKeyUsageOID.CLIENT_AUTH, names)
 
@@ -111,6 +111,6 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_secret(path: Path, secret: bytes) -> None:
-    """Readable by its owner only, from the first moment."""
+    """Write a file that only its owner can ever read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(secret)

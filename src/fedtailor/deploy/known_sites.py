@@ -1,4 +1,4 @@
-"""What a server remembers of its sites: their descriptions, and what they told once before the first round."""
+"""What a server stores of its sites: their descriptions, and what they sent before the first round."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedtailor.learning import Payload
 
 
 class KnownSites:
-    """Kept in the server's folder, so that a run can be carried on, and newcomers be welcomed, while not every site is online."""
+    """Descriptions and hellos in the server's folder, so that a run can resume, and newcomers join, while some sites are offline."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,6 +47,8 @@ class KnownSites:
         self.sites, self.hellos = list(sites), dict(hellos)
 
     def forget(self) -> None:
-        """For a new run: sites may have come, gone or got more data since the last."""
-        self._list.unlink(missing_ok=True)  # or a server killed before it has met them would carry on with the old ones
+        """Start over for a new run: sites may have come, gone or got more data since the last."""
+        self._list.unlink(
+            missing_ok=True
+        )  # or a server killed before all sites are online would resume with the old ones
         self.sites, self.hellos = [], None

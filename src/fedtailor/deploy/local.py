@@ -1,4 +1,4 @@
-"""A federation on this machine alone, for a try-out: each site is a process that ends with this one."""
+"""A federation on this machine alone, to try one out: each site is a process that ends with this one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRACE = 3.0  # seconds that processes have to end by themselves
 
 @contextmanager
 def sites_here(folder: DeployFolder, names: Iterable[int | str], port: int) -> Iterator[dict[str, subprocess.Popen]]:
-    """Run sites of a federation as processes of this machine; they are ended however the block ends."""
+    """Run sites of a federation as processes of this machine; they are stopped however the context ends."""
     folder.logs.mkdir(exist_ok=True)
     started: dict[str, subprocess.Popen] = {}
     try:
@@ -38,13 +38,13 @@ def start_site(place: Path, port: int, log: Path) -> subprocess.Popen:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is ours to answer
+            start_new_session=True,  # Ctrl-C is for this process only
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
 
 
 def stop(processes: Iterable[subprocess.Popen]) -> None:
-    """End processes, politely at first."""
+    """Stop processes by SIGTERM, then by SIGKILL."""
     processes = list(processes)
     for sign in (signal.SIGTERM, signal.SIGKILL):
         for process in processes:

@@ -1,4 +1,4 @@
-"""What a server asks of its sites, and what a site agrees to: the config that travels, and the policy by which a site takes it."""
+"""What a server asks of its sites and what a site agrees to: the config that travels, and the policy that a site checks it against."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from fedtailor.nets.weights import provenance
 from fedtailor.registry import build, option
 
 PLAIN = re.compile(r"[\w.+-]{0,64}")  # text that a server may send: a name, never a path
-NAME = re.compile(r"[\w-]{1,64}")  # a federation's name, which becomes that of a folder
-WEIGHTS = "weights_sha256"  # stands for the file of initial weights, which each party names for itself
+NAME = re.compile(r"[\w-]{1,64}")  # a federation's name, which becomes a folder's
+WEIGHTS = "weights_sha256"  # stands for the file of initial weights, whose path is each machine's own
 ASKED = ("method", "net", *(name for name in options_of(Protocol) if name != "device"))
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a site agrees to, whatever its server asks for; the table [policy] of its site.toml."""
+    """What a site agrees to, whatever its server asks for: the table [policy] of its site.toml."""
 
     methods: tuple[str, ...] = option((), "methods that this site takes part in")
     may_leave: tuple[str, ...] = option((), "entries of a method's answers that may leave this site")
-    smallest_batch: int = option(1, "a smaller batch is refused: it tells more of single samples", at_least=1)
-    most_rounds: int = option(1, "rounds that this site trains in, those that are done again included", at_least=1)
+    smallest_batch: int = option(1, "a smaller batch is refused: it reveals more about single samples", at_least=1)
+    most_rounds: int = option(1, "rounds that this site trains in, repeated ones included", at_least=1)
 
     @classmethod
     def for_run(cls, config: Config) -> Policy:
-        """The narrowest policy under which a run can be done, and resumed as often as it has rounds."""
+        """Return the narrowest policy that allows a run, and as many repeated rounds as it has."""
         settings = config.settings
         return cls((config.method.name,), config.method.up, settings.batch, 2 * settings.rounds)
 
@@ -47,7 +47,7 @@ class Policy:
         return build(cls, values or {}, "policy")
 
     def check(self, config: Config) -> None:
-        """Refuse a run in words that are told to the server."""
+        """Refuse a run that the policy does not allow; the server is sent the message."""
         method, settings = config.method, config.settings
         if method.name not in self.methods:
             raise FedTailorError(f"This site takes part in {', '.join(self.methods)}, not in {method.name} (policy).")
@@ -65,7 +65,7 @@ class Policy:
 
 
 def asked(config: Config) -> dict[str, Any]:
-    """The part of a config that server and sites have to agree on; where data, files and cores are is each one's own affair."""
+    """Return the part of a config that server and sites have to agree on; data, files and cores are up to each machine."""
     values = {key: value for key, value in config.values().items() if key in ASKED}
     net = {key: value for key, value in values["net"].items() if key not in FILES}
     weights = getattr(config.net, "weights", "")
@@ -75,7 +75,7 @@ def asked(config: Config) -> dict[str, Any]:
 
 
 def agreed(values: Any, own: Mapping[str, Any]) -> Config:
-    """The config of a run as a site takes it: what the server asks for, with the site's own data, files and device.
+    """Return the config of a run at a site: what the server asks for, with the site's own data, files and device.
 
     Nothing in `values`, which come from the server, can name a file or a folder.
     """
@@ -103,7 +103,7 @@ def agreed(values: Any, own: Mapping[str, Any]) -> Config:
 
 
 def _check_plain(value: Any, depth: int = 0) -> None:
-    """Only numbers, names, and lists and tables of them."""
+    """Refuse anything but numbers, names, and lists and tables of these."""
     if isinstance(value, str):
         sound = PLAIN.fullmatch(value) is not None
     elif isinstance(value, dict | list):

@@ -1,4 +1,4 @@
-"""The README of a federation's folder: the commands to start its server and its sites."""
+"""The README of a federation's folder: how to start its server and its sites."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ fedtailor deploy serve .
 ```
 
 It listens on port {port}, waits for all sites, and goes round by round. `run/` is an ordinary run folder: `fedtailor show run`,
-`fedtailor report run`. After an interruption the same command carries on from the last checkpoint. Only sites whose certificates are in
+`fedtailor report run`. After an interruption the same command resumes from the last checkpoint. Only sites whose certificates are in
 `keys/` can talk to it, so only that port has to be open, and only to them:
 
 ```sh

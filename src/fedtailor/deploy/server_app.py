@@ -19,10 +19,12 @@ from fedtailor.deploy.known_sites import KnownSites
 from fedtailor.deploy.policy import asked
 from fedtailor.deploy.settings import DeploySettings
 from fedtailor.deploy.superlink import SuperLink
+from fedtailor.engines.allocator import keep_freed_memory
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower.checks import ReplyChecks
 from fedtailor.engines.flower.engine import Flower, capped
 from fedtailor.engines.flower.transport import Transport
+from fedtailor.engines.work import Work
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.checkpoint import load_latest, oldest_round
 from fedtailor.experiment.config import Config
@@ -32,51 +34,54 @@ from fedtailor.experiment.simulation import Simulation
 
 log = logging.getLogger("fedtailor")
 
-LOOK = 1.0  # seconds between two looks at who is online
+LOOK = 1.0  # seconds between two polls of who is online
 
 
 @contextmanager
-def at_work(home: DeployFolder, host: str | None = None, port: int | None = None) -> Iterator[ServerApp]:
-    """The server of a federation while it can be reached, on the address and port of its terms unless others are given."""
-    terms, config = home.terms()
+def serving(home: DeployFolder, host: str | None = None, port: int | None = None) -> Iterator[ServerApp]:
+    """Run a federation's server within this context, on the address and port of its settings unless others are given."""
+    settings, config = home.settings()
     admitted = home.admitted()
-    limit = int(terms.max_reply_mb * 1e6)
+    limit = int(settings.max_reply_mb * 1e6)
     certificates = {name: file for name, (_, file) in admitted.items()}
-    host, port = terms.listen if host is None else host, terms.port if port is None else port
+    host, port = settings.listen if host is None else host, settings.port if port is None else port
+    keep_freed_memory()
     with SuperLink(home.keys, certificates, host, port, limit) as link:
         owners = {node: admitted[name][0] for node, name in link.nodes.items()}
-        yield ServerApp(link.grid, owners, terms, config, home.path, link.port)
+        yield ServerApp(link.grid, owners, settings, config, home.path, link.port)
 
 
 class ServerApp:
-    """The server of one federation and its folder: the run, and what is known of the sites."""
+    """The server of one federation, and its folder: the run, and what is known of the sites."""
 
     def __init__(
         self,
         grid: Any,
         owners: Mapping[int, int | None],
-        terms: DeploySettings,
+        settings: DeploySettings,
         config: Config,
         folder: Path,
         port: int = 0,
     ) -> None:
-        """`owners` says which client a node's key belongs to, none for a newcomer."""
-        self.terms = terms
+        """`owners` maps a node to the client that its key belongs to, None for a newcomer."""
+        self.settings = settings
         self.config = config
         self.folder = folder
         self.port = port
-        said = {"federation": terms.federation, "version": version("fedtailor"), "config": asked(config)}
-        limit = int(terms.max_reply_mb * 1e6)
-        self.post = Transport(grid, owners, said, timeout=terms.timeout, limit=limit, device=config.settings.device)
-        self.members = KnownSites(self.folder / "members")
+        said = {"federation": settings.federation, "version": version("fedtailor"), "config": asked(config)}
+        limit = int(settings.max_reply_mb * 1e6)
+        self.transport = Transport(
+            grid, owners, said, timeout=settings.timeout, limit=limit, device=config.settings.device
+        )
+        self.known_sites = KnownSites(self.folder / "members")
         self.stop = Stop()
 
     def run(self, watch: Watch = lambda record: None, stop: Stop | None = None) -> None:
-        """Run the federation, from its last checkpoint on if there is one."""
+        """Run the federation, from its last checkpoint if there is one."""
         self.stop = stop or Stop()
         path = self.folder / "run"
         if not (path / "config.toml").exists():
-            self.members.forget()
+            self.known_sites.forget()
             start(self.config, path, watch, self.stop, build=self._simulation)
         elif Config.load(path / "config.toml").values() != self.config.values():
             raise FedTailorError(f"'{path}' holds a run with other settings. Move it away, or set them back.")
@@ -86,35 +91,33 @@ class ServerApp:
             log.info("Carrying on the run in %s.", path)
             resume(path, watch, self.stop, build=self._simulation)
         if RunFolder(path).state == "finished":
-            self.post.part()
+            self.transport.part()
 
     def welcome(self, wait: float | None = None) -> None:
-        """Give every newcomer that comes online its personal model, by the method's rule; the run itself does not change."""
+        """Give every newcomer that comes online its personal model, by the method's rule, without changing the run."""
         simulation, engine = self._finished()
-        found = self._newcomers(self.terms.wait if wait is None else wait)
+        found = self._newcomers(self.settings.wait if wait is None else wait)
         nodes, sites = dict(enumerate(found)), list(found.values())
-        scrutiny = replace(
-            engine.scrutiny, sizes={k: (site.train, site.test) for k, site in enumerate(sites)}, known={}
-        )
-        hellos, silent = self.post.ask_nodes("hello", 0, engine.plain(), {k: {} for k in nodes}, nodes)
-        silent |= scrutiny.refused("hello", hellos, {}, trusted=(engine.hellos or {}).values())
+        checks = replace(engine.checks, sizes={k: (site.train, site.test) for k, site in enumerate(sites)}, known={})
+        hellos, silent = self.transport.ask_nodes(Work.HELLO, 0, engine.plain(), {k: {} for k in nodes}, nodes)
+        silent |= checks.refused(Work.HELLO, hellos, {}, trusted=(engine.hellos or {}).values())
         method, server = self.config.method, simulation.server
         payloads = {k: method.welcome(server, hello.up) for k, hello in hellos.items() if k not in silent}
-        joined, failed = self.post.ask_nodes("onboard", 0, engine.plain(), payloads, nodes)
+        joined, failed = self.transport.ask_nodes(Work.ONBOARD, 0, engine.plain(), payloads, nodes)
         for k, site in enumerate(sites):
             if k in joined:
-                log.info("%s %s.%s", site.name, method.new_client, _told(joined[k]))
+                log.info("%s %s.%s", site.name, method.new_client, _accuracy_note(joined[k]))
             else:
                 log.warning("%s did not join: %s", site.name, {**silent, **failed}[k])
-        self.post.part()
+        self.transport.part()
 
     def _newcomers(self, wait: float) -> dict[int, SiteDescription]:
-        """The new sites that are online, once there is one."""
+        """Wait for a new site; return those that are online."""
         log.info("Waiting for a new site.")
         deadline = time.monotonic() + wait
         while True:
-            self.post.meet()
-            found = {node: site for node, site in self.post.sites.items() if site.client is None}
+            self.transport.meet()
+            found = {node: site for node, site in self.transport.sites.items() if site.client is None}
             if found:
                 return found
             if time.monotonic() > deadline:
@@ -125,10 +128,10 @@ class ServerApp:
             time.sleep(LOOK)
 
     def _finished(self) -> tuple[Simulation, Flower]:
-        """The federation as it stood after its last checkpoint."""
+        """Restore the federation from its last checkpoint."""
         path = self.folder / "run"
         checkpoint = load_latest(path / "checkpoints", self.config.settings.device)
-        if checkpoint is None or not self.members.sites:
+        if checkpoint is None or not self.known_sites.sites:
             raise FedTailorError(f"'{path}' has no checkpoint to join. Run the federation first.")
         simulation, engine = self._federation(self.config)
         simulation.restore(checkpoint.round, checkpoint.server, {}, RunFolder(path).records())
@@ -138,61 +141,63 @@ class ServerApp:
         return self._federation(config)[0]
 
     def _federation(self, config: Config) -> tuple[Simulation, Flower]:
-        sites = self.members.sites or self._assembled(config.settings.clients)
+        sites = self.known_sites.sites or self._assembled(config.settings.clients)
         federation = self._with_proxy(federation_of(sites))
         engine = self._engine(federation, sites)
         simulation = Simulation(federation, config.method, config.net, engine=engine, protocol=config.settings)
-        simulation.server.sizes = list(capped(dict(enumerate(simulation.server.sizes)), self.terms.max_share).values())
-        self.members.record(sites, engine.hellos or {})
+        simulation.server.sizes = list(
+            capped(dict(enumerate(simulation.server.sizes)), self.settings.max_share).values()
+        )
+        self.known_sites.record(sites, engine.hellos or {})
         return simulation, engine
 
     def _engine(self, federation: Federation, sites: Sequence[SiteDescription]) -> Flower:
         sizes = {site.client: (site.train, site.test) for site in sites if site.client is not None}
         names = [f"site {i} ({client.name})" for i, client in enumerate(federation.clients)]
-        scrutiny = ReplyChecks(self.config.method.up, sizes, few=max(federation.classes, len(sites)))
+        checks = ReplyChecks(self.config.method.up, sizes, few=max(federation.classes, len(sites)))
         common = {"common": common_to(sites).plain()}
         oldest = partial(oldest_round, self.folder / "run" / "checkpoints")
-        hellos = self.members.hellos
+        hellos = self.known_sites.hellos
         return Flower(
-            self.post,
-            scrutiny,
+            self.transport,
+            checks,
             names,
             common,
             oldest=oldest,
             hellos=hellos,
-            min_replies=self.terms.min_replies,
-            max_share=self.terms.max_share,
+            min_replies=self.settings.min_replies,
+            max_share=self.settings.max_share,
         )
 
     def _with_proxy(self, federation: Federation) -> Federation:
-        """The server's own samples: from data.proxy, or where all deal the same data set, what the partition leaves to the server."""
+        """Add the server's own samples: from data.proxy or, where all have the same data set, what its partition gives the server."""
         if self.config.data.name == "sites":
             return self.config.proxied(federation)
         return replace(federation, server=self.config.federation().server)
 
     def _assembled(self, count: int) -> list[SiteDescription]:
-        """The sites, once all of them are online."""
+        """Wait until all sites are online, and return their descriptions."""
         log.info("Waiting for %d sites.", count)
-        deadline, seen = time.monotonic() + self.terms.wait, -1
+        deadline, seen = time.monotonic() + self.settings.wait, -1
         while True:
-            self.post.meet()
-            online = {client: self.post.sites[node] for client, node in sorted(self.post.nodes.items())}
+            self.transport.meet()
+            online = {client: self.transport.sites[node] for client, node in sorted(self.transport.nodes.items())}
             if len(online) != seen:
                 seen = len(online)
                 log.info("%d of %d sites online%s", seen, count, "".join(f", {i}: {s.name}" for i, s in online.items()))
             if seen >= count:
                 return list(online.values())
-            if self.stop.asked:  # there is no round to finish yet
+            if self.stop.asked:  # no round has begun
                 raise KeyboardInterrupt
             if time.monotonic() > deadline:
-                claims = ", ".join(f"{site.name} is client {site.client}" for site in self.post.sites.values())
+                claims = ", ".join(f"{site.name} is client {site.client}" for site in self.transport.sites.values())
                 raise FedTailorError(
-                    f"Only {seen} of {count} sites were online after {self.terms.wait:g} s (wait). Those that are: {claims or 'none'}."
+                    f"Only {seen} of {count} sites were online after {self.settings.wait:g} s (wait). Those that are: {claims or 'none'}."
                 )
             time.sleep(LOOK)
 
 
-def _told(outcome: Outcome) -> str:
+def _accuracy_note(outcome: Outcome) -> str:
     score = outcome.score
     if score is None or not score.total:
         return ""

@@ -1,4 +1,4 @@
-"""A site's end of the federation. It may be killed between any two messages, so all that has to last is on the site's own disk."""
+"""A site's end of the federation. It may be killed between any two messages, so everything lasting is on the site's own disk."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from fedtailor.data.sites import SiteDescription
 from fedtailor.deploy.policy import NAME, Policy, agreed
 from fedtailor.engines.base import Outcome, save_module
 from fedtailor.engines.flower.messages import read_call, write_outcome, write_site
+from fedtailor.engines.work import Work
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.checkpoint import Checkpoint, load_latest, save
@@ -28,34 +29,34 @@ from fedtailor.experiment.onboarding import as_member
 from fedtailor.experiment.run_folder import replace_text
 from fedtailor.learning import Payload
 
-OWN = ("data", "partition", "net", "device", "clients", "partition_seed")  # of a run's config, what a site says itself
+OWN = (
+    "data",
+    "partition",
+    "net",
+    "device",
+    "clients",
+    "partition_seed",
+)  # the keys of a run's config that a site sets itself
 KEYS = ("client", "name", "server", "shared", "policy", *OWN)
-CHANGES = ("fit", "fit+score", "sync", "sync+score", "finish")  # works after which a client has another private state
-SERVED = (
-    "hello",
-    "score",
-    "save",
-    "onboard",
-    *CHANGES,
-)  # a state is nobody else's business, so no work tells or sets one
+SERVED = {Work.HELLO, Work.SCORE, Work.SAVE_MODEL, Work.ONBOARD} | {work for work in Work if work.changes_state}
 
 
 def leaving(outcome: Outcome) -> Outcome:
-    """Everything that leaves a site passes through here, last of all: the place to clip, to add noise, or to refuse."""
+    """Everything that leaves a site passes through here last: the place to clip, to add noise, or to refuse."""
     return outcome
 
 
 @dataclass(frozen=True)
 class SiteFolder:
-    """A site's own folder and what its site.toml says."""
+    """A site's own folder, and the values of its site.toml."""
 
     folder: Path
-    client: int | None  # None: a newcomer, which has no number
+    client: int | None  # None for a newcomer
     name: str
     server: str
-    shared: bool  # whether the data is one that all sites have, of which this site's part is its own
+    shared: bool  # whether all sites have the same data set, of which this site uses its part
     policy: Policy
-    own: dict[str, Any]  # the site's own part of a run's config: its data, files and device
+    own: dict[str, Any]  # its own part of a run's config: data, files and device
 
     @classmethod
     def open(cls, folder: Path) -> SiteFolder:
@@ -65,12 +66,10 @@ class SiteFolder:
         said = read_toml(folder / "site.toml")
         strange = sorted(set(said) - set(KEYS))
         if strange:
-            raise FedTailorError(
-                f"site.toml has keys that it should not have: {', '.join(strange)}. Allowed: {', '.join(KEYS)}."
-            )
+            raise FedTailorError(f"site.toml has unknown keys: {', '.join(strange)}. Allowed: {', '.join(KEYS)}.")
         client = said.get("client")
         if not (client is None or (isinstance(client, int) and client >= 0)):
-            raise FedTailorError(f"site.toml says client = {client!r}, which is no client's number.")
+            raise FedTailorError(f"site.toml says client = {client!r}, which is not a client's number.")
         server = str(said.get("server", ""))
         if not re.fullmatch(r"[\w.:\[\]-]+:\d{1,5}", server):
             raise FedTailorError(
@@ -97,10 +96,10 @@ class SiteNode:
 
     @classmethod
     def open(cls, place: SiteFolder, federation: Any, values: Any) -> SiteNode:
-        """Take what the server says of the run, or refuse it, and read the site's data."""
+        """Accept or refuse the run that the server asks for, and read the site's data."""
         if not isinstance(federation, str) or not NAME.fullmatch(federation):
             raise FedTailorError(f"The server calls its federation {str(federation)[:40]!r}, which is no name.")
-        with contextlib.chdir(place.folder):  # where the paths of site.toml are seen from
+        with contextlib.chdir(place.folder):  # paths in site.toml are relative to it
             config = agreed(values, place.own)
             place.policy.check(config)
             if place.shared and place.client is not None:
@@ -115,31 +114,31 @@ class SiteNode:
             raise FedTailorError(
                 f"This site's key is that of client {plain['client']}, but its site.toml says client = {self.place.client}."
             )
-        if plain["work"] == "describe":
+        if plain["work"] is Work.DESCRIBE:
             return write_site(SiteDescription.of(self.data, self.place.client))
         return write_outcome(leaving(self.serve(plain, payload)))
 
     def serve(self, plain: Mapping[str, Any], payload: Payload) -> Outcome:
-        """Do what one call asks of this client, from the state that it had before that moment of the run."""
-        work, round, step = str(plain["work"]), int(plain["round"]), int(plain["step"])
-        self._check(plain, payload)
+        """Do this client's part of one call, from the state that it had before that moment of the run."""
+        work, round, step = Work(plain["work"]), int(plain["round"]), int(plain["step"])
+        self._check(work, payload)
         worker = self._worker(SiteDescription.read(plain["common"]))
-        if work in ("fit", "fit+score", "onboard"):
+        if work.trains or work is Work.ONBOARD:
             self._count_round(round)
         id = self.place.client or 0
         moment = self._moment(work, round, step)
         device = self.config.settings.device
-        before = load_latest(self.states, device, upto=moment - 1 if work in CHANGES else moment)
+        before = load_latest(self.states, device, upto=moment - 1 if work.changes_state else moment)
         if before is not None:
             worker.states[id] = before.clients[id]
-        if work == "onboard":
+        if work is Work.ONBOARD:
             return self._onboard(worker, payload)
-        if work == "save":
+        if work is Work.SAVE_MODEL:
             self._save_model(worker, id, round, payload)
             return Outcome()
         outcome = worker.serve(work, id, round, payload)
-        if work in CHANGES:
-            oldest = self._moment("score", int(plain["oldest"]), 0)
+        if work.changes_state:
+            oldest = self._moment(Work.SCORE, int(plain["oldest"]), 0)
             save(self.states, Checkpoint(moment, {}, {id: worker.states[id]}), oldest)
         return outcome
 
@@ -147,15 +146,15 @@ class SiteNode:
     def states(self) -> Path:
         return self.place.folder / "state" / self.federation / self.config.method.name
 
-    def _check(self, plain: Mapping[str, Any], payload: Payload) -> None:
-        if plain["work"] not in SERVED:
-            raise FedTailorError(f"A site does not do '{plain['work']}' for a server.")
+    def _check(self, work: Work, payload: Payload) -> None:
+        if work not in SERVED:  # a private state is nobody else's business
+            raise FedTailorError(f"A site does not do '{work}' for a server.")
         undeclared = sorted(set(payload) - set(self.config.method.down))
         if undeclared:
             raise FedTailorError(f"The server sends {undeclared}, which {self.config.method.name} does not declare.")
 
     def _count_round(self, round: int) -> None:
-        """Count the rounds that this site trains in, in all runs together: a server could ask for the same round again and again."""
+        """Count the rounds that this site trains in, over all runs: a server could repeat one round again and again."""
         most, file = self.place.policy.most_rounds, self.place.folder / "state" / "rounds.json"
         trained = int(json.loads(file.read_text())) if file.exists() else 0
         if trained >= most or round > most:
@@ -172,11 +171,11 @@ class SiteNode:
             data, self.config.method, self.config.net, None, self.config.settings, first=self.place.client or 0
         )
 
-    def _moment(self, work: str, round: int, step: int) -> int:
-        """When in a run a work is done, as a number that grows: a state is kept under the moment of the work that made it."""
-        if work == "finish":
+    def _moment(self, work: Work, round: int, step: int) -> int:
+        """Return the moment of a work in its run, a growing number; a state is stored under the moment of the work that made it."""
+        if work is Work.FINISH:
             return 2 * self.config.settings.rounds + 1 + round
-        return 2 * round if work.startswith("fit") else 2 * round + 1 + step
+        return 2 * round if work.trains else 2 * round + 1 + step
 
     def _save_model(self, worker: Worker, id: int, round: int, payload: Payload) -> None:
         models = self.place.folder / "models"
@@ -195,7 +194,7 @@ class SiteNode:
 
 
 def part_of(federation: Federation, client: int) -> Federation:
-    """One client's part of a data set that all sites have."""
+    """Return one client's part of a data set that all sites have."""
     if not 0 <= client < len(federation.clients):
         raise FedTailorError(
             f"site.toml says client = {client}, but the clients are 0 to {len(federation.clients) - 1}."

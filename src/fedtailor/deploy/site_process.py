@@ -1,4 +1,4 @@
-"""The process of a site: it asks the server for messages, serves them one after the other, and runs nothing but what is installed here."""
+"""A site's process: it polls the server for messages, serves them one after the other, and runs only what is installed here."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from flwr.common.constant import ErrorCode
 
 from fedtailor.deploy.connection import STRANGE, Connection
 from fedtailor.deploy.site import SiteFolder, SiteNode
+from fedtailor.engines.allocator import keep_freed_memory
 from fedtailor.engines.flower.messages import BadMessage, read_call
+from fedtailor.engines.work import Work
 from fedtailor.errors import FedTailorError
 
 log = logging.getLogger("fedtailor")
 
-PAUSE = 0.1, 1.0  # seconds between two questions for work, soon after the last message and later
+PAUSE = 0.1, 1.0  # seconds between two polls for work, soon after the last message and later
 RETRY = 1.0, 15.0  # seconds between two attempts to reach the server, at first and at most
-TAKEN, STRANGER = 409, 401  # HTTP's words for a key that is in use, and for one that is unknown
+TAKEN, STRANGER = 409, 401  # HTTP status for a key in use, and for an unknown one
 
 
 class SiteProcess:
-    """Serves one site until its federation's run is finished. It keeps nothing that is not on disk: another process can take over."""
+    """Serves one site until its federation's run is finished. All its state is on disk, so another process can take over."""
 
     def __init__(self, folder: Path, server: str = "", say: Callable[[str], None] = print) -> None:
         self.place = SiteFolder.open(folder)
@@ -36,25 +38,26 @@ class SiteProcess:
         self.say = say
         self.node: SiteNode | None = None
         self.unsent: Message | None = None  # a reply that the network did not let through yet
-        self.run: tuple[Any, str] = (None, "")  # the federation and the config that the node was opened for
+        self.run: tuple[Any, str] = (None, "")  # federation and config of `node`
 
     def serve(self) -> None:
-        """Reach the server, whether it is there yet or not, and answer until it says that the run is finished."""
-        pause, told = RETRY[0], ""
+        """Connect to the server, now or once it is up, and serve it until it says that the run is finished."""
+        keep_freed_memory()
+        pause, logged = RETRY[0], ""
         while True:
             try:
                 with Connection(self.server, self.place.folder) as line:
                     self.say(f"{self.place.name} is connected to {self.server}.")
-                    pause, told = RETRY[0], ""
+                    pause, logged = RETRY[0], ""
                     if self._answer_all(line):
                         return
             except FedTailorError:
                 raise
-            except Exception as problem:  # the server may be gone, restarting, or something else altogether
+            except Exception as problem:  # the server may be down, restarting, or not one of ours
                 reason = _reason(problem, self.server)
-                if reason != told:
+                if reason != logged:
                     self.say(f"{reason} Trying again until it answers; Ctrl-C stops.")
-                    told = reason
+                    logged = reason
             sleep(pause)
             pause = min(2 * pause, RETRY[1])
 
@@ -67,7 +70,7 @@ class SiteProcess:
                 sleep(PAUSE[0] if monotonic() - last < 30 else PAUSE[1])
                 continue
             self.unsent, done = self._answer(message)
-            with suppress(httpx.HTTPError) if done else nullcontext():  # a server that is done need not wait
+            with suppress(httpx.HTTPError) if done else nullcontext():  # a finished server may be gone already
                 self._send(line)
             last = monotonic()
         return True
@@ -83,10 +86,10 @@ class SiteProcess:
                 raise
 
     def _answer(self, message: Message) -> tuple[Message, bool]:
-        """Answer one message; whatever goes wrong is said to the server in one line, and here in full."""
+        """Answer one message; an error goes to the server in one line, and to the log here in full."""
         try:
             plain, _ = read_call(message.content, "cpu")
-            if plain["work"] == "bye":
+            if plain["work"] is Work.END:
                 self.say(f"The federation's run is finished. The personal model is in {self.place.folder / 'models'}.")
                 return Message(message.content, reply_to=message), True
             return Message(self._node(plain).answer(message.content), reply_to=message), False
@@ -99,17 +102,17 @@ class SiteProcess:
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason[:2000]), reply_to=message), False
 
     def _node(self, plain: dict[str, Any]) -> SiteNode:
-        """The site's part in the run that a message belongs to; its data is read when the first message of a run comes."""
+        """Return the site's part in the run of a message; its data is read at the first message of a run."""
         run = plain.get("federation"), json.dumps(plain.get("config"))
         if self.node is None or run != self.run:
-            self.node = None  # the data of another run may go before this one's comes
+            self.node = None  # free another run's data before this one's is read
             self.node = SiteNode.open(self.place, plain.get("federation"), plain.get("config"))
             self.run = run
         return self.node
 
 
 def _reason(problem: Exception, server: str) -> str:
-    """Say why the server cannot be worked with; end the process where trying again cannot help."""
+    """Return why the server cannot be reached; raise where trying again cannot help."""
     if not isinstance(problem, httpx.HTTPStatusError):
         return f"The server {server} cannot be reached ({problem})."
     answer = problem.response.text[:300]

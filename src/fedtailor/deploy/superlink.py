@@ -1,7 +1,8 @@
-"""Flower's SuperLink inside the server's own process: the calls that a site's node needs, over mutual TLS, and no others.
+"""Flower's SuperLink inside the server's own process: only the calls that a site's node needs, over mutual TLS.
 
-Flower's own program serves three interfaces on one port: that of nodes, one that starts runs and registers nodes without asking who
-calls, and one for the apps it runs. Here only the first exists, so there is nothing to start, list, stop or register from outside.
+Flower's own program serves three interfaces on one port: one for nodes, one that starts runs and registers nodes without
+authentication, and one for the apps it runs. Here only the first exists, so nothing can be started, listed, stopped or registered
+from outside.
 """
 
 from __future__ import annotations
@@ -68,19 +69,19 @@ CALLS = tuple(
         "confirm-message-received",
     )
 )
-SPARE = 1_000_000  # bytes that a message may have beside its arrays
+SPARE = 1_000_000  # bytes allowed per message beside its arrays
 PATIENCE = 30.0  # seconds for the server to start and to stop
 
 
 class SuperLink:
-    """Serves the nodes whose certificates are given, by name, while it is entered; `grid` sends them messages.
+    """Serves the nodes whose certificates are given, by name, within its context; `grid` sends them messages.
 
-    A node is known by its key for as long as this process lives. The server's own run carries on from a checkpoint after a restart,
-    and nodes then announce themselves anew, so there is no database.
+    A node is known by its key while this process lives. There is no database: after a restart the run resumes from a checkpoint and
+    nodes announce themselves again.
     """
 
     def __init__(self, keys: Path, sites: Mapping[str, Path], host: str, port: int, limit: int) -> None:
-        """`keys` holds the server's key and certificate and the authority's certificate; `limit` bounds the bytes of one answer."""
+        """`keys` holds the server's key and certificate and the authority's certificate; `limit` bounds the bytes of one reply."""
         store = Store()
         self.state = Messages(NoOpFederationManager(), store)
         self.nodes: dict[int, str] = {}  # node -> name of its site
@@ -107,7 +108,7 @@ class SuperLink:
         self.thread = threading.Thread(target=self.server.run, args=([self.socket],), name="link", daemon=True)
 
     def __enter__(self) -> Self:
-        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # each handshake that fails is a traceback of no use
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # every failed handshake would log a traceback
         self.thread.start()
         deadline = time.monotonic() + PATIENCE
         while self.thread.is_alive() and not self.server.started and time.monotonic() < deadline:
@@ -125,10 +126,10 @@ class SuperLink:
 
 
 class Store(InMemoryObjectStore):
-    """Flower's store of objects, in which messages share what they have in common."""
+    """Flower's object store, in which messages share common objects."""
 
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
-        """Register a message's objects at once: Flower's own would let another thread delete one that it has just counted on."""
+        """Register a message's objects atomically: in Flower's own, another thread may delete one that was just found."""
         with self.lock_store:
             return super().preregister(run_id, object_tree)
 
@@ -168,24 +169,24 @@ class Grid:
         )
         (run,) = state.get_run_info(run_ids=[self.run_id])
         assert run.primary_task_id is not None
-        # Running for as long as this process does: a claimed task would need heartbeats, and end when the machine sleeps.
+        # Running while this process does: a claimed task would need heartbeats, and end when the machine sleeps.
         state.task_store[run.primary_task_id].status.CopyFrom(TaskStatus(status=Status.RUNNING))
         TaskIdentity.run_id, TaskIdentity.task_id = self.run_id, run.primary_task_id
         TaskIdentity.node_id = SUPERLINK_NODE_ID
-        self.sent: dict[int, int] = {}  # node -> bytes it has sent since it was last sent a message
-        self.arriving: dict[str, Message] = {}  # by the message they reply to: replies of which objects may be missing
+        self.sent: dict[int, int] = {}  # node -> bytes it has sent since its last message from here
+        self.arriving: dict[str, Message] = {}  # id of a message -> its reply, of which objects may be missing
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the nodes that are online."""
         return self.state.get_nodes(self.run_id)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Hand messages over for delivery; an empty id stands for one that cannot be delivered."""
+        """Queue messages for delivery; return their ids, empty for one that cannot be delivered."""
         with no_object_id_recompute():
             return [self._push(message) for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies to these messages that have arrived whole; each is returned once."""
+        """Return the replies to these messages that have arrived completely, each once."""
         found = []
         for id in message_ids:
             if id not in self.arriving:
@@ -200,7 +201,7 @@ class Grid:
         session = self.state.start_session(self.run_id)
         objects, tree = get_all_nested_objects(message), get_object_tree(message)
         self.sent[message.metadata.dst_node_id] = 0
-        with self.store.lock_store:  # messages share objects, and another node may just be letting go of one
+        with self.store.lock_store:  # messages share objects, and another node may be releasing one
             stored, missing = self.state.store_message_and_object_tree(
                 remove_content_from_message(message), tree, session
             )
@@ -210,7 +211,7 @@ class Grid:
 
     def _fetch(self, id: str) -> None:
         with self.state.lock:
-            self.state._check_stored_messages({id})  # lets go of a message that has expired
+            self.state._check_stored_messages({id})  # drops a message that has expired
             if id not in self.state.message_ins_store:
                 return
             replies = self.state.get_message_res(message_ids={id}, run_id=self.run_id)
@@ -219,7 +220,7 @@ class Grid:
             self.arriving[id] = reply
 
     def _assembled(self, reply: Message) -> Message | None:
-        """The reply with its content, once all its objects are there; whatever is wrong with them becomes its error."""
+        """Return the reply with its content once all its objects are here; whatever is wrong with them becomes its error."""
         id = reply.metadata.message_id
         store = self.store
         if reply.has_error():
@@ -246,10 +247,10 @@ class Grid:
 
 
 class AccessControl:
-    """Lets through what a node with an admitted key may send: one of the known calls, signed, of bounded size.
+    """Admits what a node with an admitted key may send: one of the known calls, signed, of bounded size.
 
-    Everything is checked on the request's headers, before a byte of its body is read. Of two processes that have the same key, the one
-    that announced itself last is served.
+    Everything is checked on the request's headers, before its body is read. Of two processes with the same key, the one that announced
+    itself last is served.
     """
 
     def __init__(self, link: SuperLink, app: ASGIApp, limit: int) -> None:
@@ -275,22 +276,22 @@ class AccessControl:
         node = self._signer(request)
         size = headers.get("content-length", "")
         if not size.isdecimal() or "transfer-encoding" in headers:
-            raise HTTPException(411, "the size of a call has to be told")
+            raise HTTPException(411, "the size of a call has to be given")
         name, instance = self.link.nodes[node], headers.get(INSTANCE, "")
         if path.endswith("/activate-node"):
             self.instances[node] = instance
-            self.link.state.deactivate_node(node)  # a site that was killed need not wait until it is missed
+            self.link.state.deactivate_node(node)  # a killed site need not wait until its heartbeat is missed
         elif self.instances.get(node) != instance:
             raise HTTPException(409, f"another process has the key of site {name} and has taken its place")
         sent = self.link.grid.sent
         total = int(size) + (sent.get(node, 0) if "/push-" in path else 0)
-        if int(size) > self.limit or total > 2 * self.limit:  # twice: a call that failed may be made again
+        if int(size) > self.limit or total > 2 * self.limit:  # twice: a failed call may be repeated
             raise HTTPException(413, f"site {name} sends more than {self.limit:,} bytes (max_reply_mb)")
         if "/push-" in path:
             sent[node] = total
 
     def _signer(self, request: Request) -> int:
-        """The node whose key signed the call, by Flower's own check; it runs again on the call's content once that is read."""
+        """Return the node whose key signed the call, by Flower's own check, which runs again on the content once that is read."""
         try:
             key = b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
             node = self.link.known[key]
@@ -302,7 +303,7 @@ class AccessControl:
 
 
 def _fleet(state: InMemoryLinkState) -> FastAPI:
-    """Flower's handlers of what nodes call."""
+    """Flower's handlers of nodes' calls."""
     app = FastAPI(
         docs_url=None,
         redoc_url=None,

@@ -1,28 +1,31 @@
-"""Engines carry payloads between the server and the workers that own the clients' states. They never look into a payload."""
+"""Engines carry payloads between the server and the workers that hold the clients' states. They never look into a payload."""
 
 from __future__ import annotations
 
 import socket
 
+from fedtailor.engines.allocator import keep_freed_memory
 from fedtailor.engines.base import Engine, Outcome, WorkerLost
 from fedtailor.engines.inline import Inline
 from fedtailor.engines.processes import Processes
+from fedtailor.engines.work import Work
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.learning.cores import cores
 
 NAMES = ("auto", "inline", "processes", "ray")
-STEP = 1e-3  # seconds that a small net's SGD step takes
-FLOPS = 2e10  # multiplications and additions a second of one core in small batches
-WORTHWHILE = 0.02, 0.5  # seconds of work in a round and in all rounds from which on more processes pay for themselves
+STEP = 1e-3  # seconds per SGD step of a small net
+FLOPS = 2e10  # multiplications and additions per second of one core in small batches
+WORTHWHILE = 0.02, 0.5  # seconds of work per round, and in all rounds, above which more processes pay off
 
 
 def start_engine(name: str, worker: Worker, workers: int = 0, ray_address: str = "") -> Engine:
-    """The engine of this name; `auto` takes processes where they help. `workers` = 0 means one for each core."""
+    """Start the engine of this name; `auto` takes processes where they help. `workers` = 0 means one per core."""
     if name not in NAMES:
         raise FedTailorError(f"Unknown engine '{name}'.{nearest(name, NAMES)} Allowed: {', '.join(NAMES)}.")
     if ray_address and name != "ray":
         raise FedTailorError(f"ray_address={ray_address} is for engine=ray, but this is engine={name}.")
+    keep_freed_memory()
     if name == "ray":
         return _ray(worker, workers, ray_address)
     possible = hasattr(socket, "send_fds")
@@ -56,4 +59,4 @@ def _pays(worker: Worker) -> bool:
     return seconds > WORTHWHILE[0] and seconds * protocol.rounds > WORTHWHILE[1]
 
 
-__all__ = ["NAMES", "Engine", "Inline", "Outcome", "Processes", "WorkerLost", "start_engine"]
+__all__ = ["NAMES", "Engine", "Inline", "Outcome", "Processes", "Work", "WorkerLost", "start_engine"]

@@ -12,20 +12,21 @@ from typing import ClassVar
 from safetensors.torch import save
 from torch import nn
 
+from fedtailor.engines.work import Work
 from fedtailor.errors import FedTailorError
-from fedtailor.files import replace_bytes, writing
+from fedtailor.files import replace_bytes
 from fedtailor.learning.descent import TROUBLES
 from fedtailor.learning.mixing import Payload, State
 from fedtailor.learning.scoring import Score
 
-MANY = 1e12  # more than anyone can count: such a number is made up
+MAX_COUNT = 1e12  # no honest client reports a larger count
 
-Send = Callable[[int], Payload]  # client number -> the payload for it, made when it is needed
+Send = Callable[[int], Payload]  # client number -> its payload, made when it is needed
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one client's work: what it sends up, and numbers about it."""
+    """The result of one client's work: its payload for the server, and numbers about it."""
 
     up: Payload = field(default_factory=dict)
     samples: int = 0
@@ -39,101 +40,91 @@ class WorkerLost(FedTailorError):
 
 
 class Engine(ABC):
-    """Carries payloads to clients and brings back what they answer, always in the order of client numbers.
+    """Carries payloads to clients and returns their outcomes, in the order of client numbers.
 
-    An engine is one function, `call`; the rest is said in its words. A client that did not answer, where clients can fail to, is left out.
+    A subclass implements `call`; everything else is built on it. Where clients can fail to reply, they are left out of the outcomes.
     """
 
-    doubts: ClassVar[bool] = False  # whether clients may send what no honest client would
+    trusts_clients: ClassVar[bool] = True  # whether every client is honest
+    holds_states: ClassVar[bool] = (
+        True  # whether clients' private states, and so their personal models, can be read here
+    )
 
     def __init__(self) -> None:
-        self.met: set[int] = set()  # clients that have a private state
-        self.rejected = 0  # replies of this round that were of no use
+        self.known: set[int] = set()  # clients that have a private state
+        self.rejected = 0  # unusable replies of this round
         self.troubles: dict[int, Counter[str]] = {}  # client -> what went wrong in its training in this round
 
     @abstractmethod
-    def call(self, work: str, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
+    def call(self, work: Work, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
         """Have the workers do one kind of work (see `Worker.serve`) for these clients."""
 
-    @abstractmethod
-    def personal(self, round: int, client: int, payload: Payload) -> nn.Module:
-        """A client's personal model, the one that `evaluate` scores in this round, as an independent plain module."""
-
-    @abstractmethod
-    def state(self, client: int) -> State:
-        """A client's private state; one that was never met has its initial state."""
-
     def hello(self, clients: Iterable[int]) -> dict[int, Payload]:
-        """What each client tells the server once."""
-        return {i: outcome.up for i, outcome in self.call("hello", 0, clients, nothing).items()}
+        """Collect what each client sends the server once, before the first round."""
+        return {i: outcome.up for i, outcome in self.call(Work.HELLO, 0, clients, nothing).items()}
 
     def fit(self, round: int, clients: Iterable[int], send: Send, *, evaluate: bool) -> dict[int, Outcome]:
-        """Local training; with `evaluate`, the freshly trained personal models are scored as well."""
-        return self._meeting("fit+score" if evaluate else "fit", round, clients, send)
+        """Train locally; with `evaluate`, also score the freshly trained personal models."""
+        return self._call(Work.FIT_AND_SCORE if evaluate else Work.FIT, round, clients, send)
 
     def evaluate(self, round: int, clients: Iterable[int], send: Send, *, sync: bool) -> dict[int, Score]:
-        """Scores of personal models on the clients' test samples; with `sync`, clients take in the payload first."""
-        ask = self._meeting if sync else self._call
-        outcomes = ask("sync+score" if sync else "score", round, clients, send)
+        """Score personal models on the clients' test samples; with `sync`, clients take in the payload first."""
+        outcomes = self._call(Work.SYNC_AND_SCORE if sync else Work.SCORE, round, clients, send)
         return {i: outcome.score or Score() for i, outcome in outcomes.items()}
 
     def sync(self, round: int, clients: Iterable[int], send: Send) -> None:
-        """Clients take in the payload, and nothing is evaluated."""
-        self._meeting("sync", round, clients, send)
+        """Have clients take in the payload, without evaluation."""
+        self._call(Work.SYNC, round, clients, send)
 
     def finish(self, step: int, clients: Iterable[int], send: Send) -> None:
-        """One closing step after the last round."""
-        self._meeting("finish", step, clients, send)
+        """Run one closing step after the last round."""
+        self._call(Work.FINISH, step, clients, send)
+
+    def state(self, client: int) -> State:
+        """Return a client's private state, which is its initial one before its first work. Needs `holds_states`."""
+        return self.call(Work.GET_STATE, 0, [client], nothing)[client].up
 
     def states(self) -> dict[int, State]:
-        """The private states of all clients met so far."""
-        return {i: outcome.up for i, outcome in self.call("state", 0, self.met, nothing).items()}
+        """Return the private states of all clients that have one. Needs `holds_states`."""
+        return {i: outcome.up for i, outcome in self.call(Work.GET_STATE, 0, self.known, nothing).items()}
 
     def restore(self, states: Mapping[int, State]) -> None:
-        """Put private states back, as a checkpoint kept them."""
-        self.call("forget", 0, self.met, nothing)
-        self.met = set(states)
-        self.call("remember", 0, states, lambda i: dict(states[i]))
-
-    def save_models(self, round: int, clients: Iterable[int], send: Send, folder: Path) -> None:
-        """Save each client's personal model, with the module's own parameter names."""
-        with writing(folder):
-            folder.mkdir(exist_ok=True)
-        for i in clients:
-            save_module(self.personal(round, i, send(i)), folder / f"client-{i:05d}.safetensors")
+        """Replace all private states, by those of a checkpoint. Needs `holds_states`."""
+        self.call(Work.DROP_STATE, 0, self.known, nothing)
+        self.known = set(states)
+        self.call(Work.SET_STATE, 0, states, lambda i: dict(states[i]))
 
     def name(self, client: int) -> str:
-        """What a client is called in the log."""
+        """Name a client for the log."""
         return f"client {client}"
 
     def reject(self, client: int, reason: str = "") -> None:
-        """Count a reply that turned out to be of no use, and log the reason if there is one to log."""
+        """Count an unusable reply, and log the reason if one is given."""
         self.rejected += 1
 
-    def noted(self) -> dict[str, float]:
-        """What the engine has to say about the round just done, for its record."""
+    def take_counts(self) -> dict[str, float]:
+        """Return what the engine counted in this round, for its record, and start over."""
         rejected, self.rejected = self.rejected, 0
         return {"rejected": rejected} if rejected else {}
 
     def close(self) -> None:
-        """Let go of whatever the engine started."""
+        """Release what the engine started."""
 
-    def _meeting(self, work: str, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
+    def _call(self, work: Work, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
         clients = list(clients)
-        self.met.update(clients)
-        return self._call(work, round, clients, send)
-
-    def _call(self, work: str, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
+        if work.changes_state:
+            self.known.update(clients)
         outcomes = self.call(work, round, clients, send)
         for i, outcome in outcomes.items():
-            trouble = {name: int(outcome.logged[name]) for name in TROUBLES if 1 <= outcome.logged.get(name, 0) < MANY}
+            counts = {name: outcome.logged.get(name, 0) for name in TROUBLES}
+            trouble = {name: int(count) for name, count in counts.items() if 1 <= count < MAX_COUNT}
             if trouble:
                 self.troubles.setdefault(i, Counter()).update(trouble)
         return outcomes
 
 
 def save_module(module: nn.Module, path: Path) -> None:
-    """Write a model with its own parameter names, whole or not at all."""
+    """Write a model under its own parameter names, whole or not at all."""
     replace_bytes(path, save({name: tensor.contiguous().clone() for name, tensor in module.state_dict().items()}))
 
 

@@ -11,13 +11,13 @@ import ray
 
 from fedtailor.errors import FedTailorError
 
-KNOCK = 5.0  # seconds in which a cluster has to answer
+KNOCK = 5.0  # seconds for a cluster to answer
 
 
-class Connection:
-    """The first engine that needs Ray connects to it, the last one that closes disconnects, which ends a Ray started for it alone.
+class RayConnection:
+    """Counts the engines that use Ray: the first connects, the last disconnects, which stops a Ray that was started here.
 
-    A connection that was there before, such as a notebook's own, is used and left as it is.
+    A connection that already exists, such as a notebook's own, is used and left as it is.
     """
 
     def __init__(self) -> None:
@@ -42,30 +42,30 @@ class Connection:
             self.ours = False
 
 
-connection = Connection()
+connection = RayConnection()
 
 
 def connect(address: str, cores: int) -> None:
-    """Join the cluster at this address, or start Ray here with so many cores."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anyone
+    """Join the cluster at this address, or start Ray here with this many cores."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # report nothing to anyone
     if address not in ("", "auto"):
         _knock(address)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about defaults of later versions
+            warnings.simplefilter("ignore")  # about defaults of future versions
             if address:
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
             else:
                 ray.init(
                     "local", num_cpus=cores, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
                 )
-    except Exception as error:  # Ray has no class of its own for what may go wrong here
+    except Exception as error:  # Ray has no exception class of its own for this
         what = f"Joining the Ray cluster at {address}" if address else "Starting Ray on this machine"
         raise FedTailorError(f"{what} failed: {' '.join(str(error).split())}") from None
 
 
 def _knock(address: str) -> None:
-    """Ray itself tries for a minute before it gives up."""
+    """Check that something listens at the address; Ray itself would try for a minute."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit():
         raise FedTailorError(

@@ -1,4 +1,4 @@
-"""One worker process a core, which requests and answers reach as parcels."""
+"""One worker process per core; requests and answers travel as tensor files."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from fedtailor.engines import parcel
+from fedtailor.engines import tensor_file
 from fedtailor.engines.base import WorkerLost
 from fedtailor.engines.remote import RemoteEngine, Request, Service
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 
-PATIENCE = 1.0  # seconds between a waiting worker's looks whether its parent is still there
+PATIENCE = 1.0  # seconds between a waiting worker's checks that its parent is alive
 
 
 class Processes(RemoteEngine):
-    """Serves clients in several processes of this machine at once."""
+    """Serves clients in several processes of this machine in parallel."""
 
     def __init__(self, worker: Worker, workers: int) -> None:
         super().__init__(worker, workers)
-        # A fork shares the data and needs nothing to be sent, but neither OpenMP threads nor a GPU survive it.
+        # A fork shares the data, so nothing has to be sent; but neither OpenMP threads nor a GPU survive it.
         self.forks = sys.platform == "linux" and worker.protocol.threads == 1 and worker.protocol.device == "cpu"
         self.lines: list[socket.socket] = []
         self.processes: list[BaseProcess] = []
@@ -37,11 +37,11 @@ class Processes(RemoteEngine):
         for number in sorted(set(self.owners)):
             self._start(number)
 
-    def ask(self, busy: Sequence[int], request: Request) -> Iterator[tuple[Any, parcel.Parcel]]:
-        file = parcel.pack(request.plain, request.tensors)
+    def ask(self, busy: Sequence[int], request: Request) -> Iterator[tuple[Any, tensor_file.TensorFile]]:
+        file = tensor_file.pack(request.plain, request.tensors)
         try:
             for number in busy:
-                parcel.send(self.lines[number], file)
+                tensor_file.send(self.lines[number], file)
         except OSError:
             self._lost(number, request)
         finally:
@@ -68,8 +68,8 @@ class Processes(RemoteEngine):
             theirs.close()
         self.processes.append(process)
 
-    def _answers(self, busy: Sequence[int], request: Request) -> Iterator[tuple[Any, parcel.Parcel]]:
-        """What each worker answers, as it comes; a worker that dies is noticed at once."""
+    def _answers(self, busy: Sequence[int], request: Request) -> Iterator[tuple[Any, tensor_file.TensorFile]]:
+        """Yield the workers' answers as they arrive; a worker that dies is noticed at once."""
         waiting = {self.lines[number]: number for number in busy}
         ends = {self.processes[number].sentinel: number for number in busy}
         while waiting:
@@ -80,7 +80,7 @@ class Processes(RemoteEngine):
             for line in lines:
                 number = waiting.pop(line)
                 ends.pop(self.processes[number].sentinel)
-                answer = parcel.receive(line)
+                answer = tensor_file.receive(line)
                 if answer is None:
                     self._lost(number, request)
                 else:
@@ -106,24 +106,25 @@ def _work(number: int, worker: Worker, line: socket.socket, inherited: Iterable[
     for other in inherited:
         other.close()
     service = Service(number, worker)
+    service.start()
     while True:
         while not select.select([line], [], [], PATIENCE)[0]:
             if os.getppid() != parent:
                 return
-        request = parcel.receive(line)
+        request = tensor_file.receive(line)
         if request is None:
             return
-        answer = parcel.pack(*service.answer(request.plain, request))
+        answer = tensor_file.pack(*service.answer(request.plain, request))
         request.close()
         try:
-            parcel.send(line, answer)
+            tensor_file.send(line, answer)
         except OSError:
             return
         os.close(answer)
 
 
 def _stop(lines: list[socket.socket], processes: list[BaseProcess], parent: int) -> None:
-    if os.getpid() != parent:  # a fork has copies of engines that are not its own
+    if os.getpid() != parent:  # a forked process must not stop its parent's workers
         return
     for line in lines:
         line.close()

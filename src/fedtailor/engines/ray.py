@@ -1,4 +1,4 @@
-"""Ray actors as workers, on this machine or all over a cluster."""
+"""Ray actors as workers, on this machine or across a cluster."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from fedtailor.errors import FedTailorError
 
 log = logging.getLogger("fedtailor")
 
-PATIENCE = 30.0  # seconds between two words on what a run that cannot start yet is waiting for
-ALIKE = ("fedtailor", "torch", "numpy")  # packages on which the numbers depend
+PATIENCE = 30.0  # seconds between two log lines of a run that cannot start yet
+ALIKE = ("fedtailor", "torch", "numpy")  # packages that affect the numbers
 
 Flat = tuple[
     str, tuple[int, ...], np.ndarray
@@ -38,7 +38,7 @@ Flat = tuple[
 
 
 class RayActors(RemoteEngine):
-    """Serves clients in several Ray actors at once; each is sent its own clients' samples when it starts, and no others."""
+    """Serves clients in several Ray actors in parallel; each is sent the samples of its own clients only, when it starts."""
 
     def __init__(self, worker: Worker, workers: int, cores: int, address: str = "") -> None:
         threads = worker.protocol.threads
@@ -52,8 +52,8 @@ class RayActors(RemoteEngine):
         room = sum(int(node["Resources"].get("CPU", 0)) // threads for node in ray.nodes() if node["Alive"])
         super().__init__(worker, workers or max(1, room))
         count = len(set(self.owners))
-        self.homes = [f"Actor {number}" for number in range(count)]  # with the place of each once it is known
-        # Cores are reserved if there are enough. More actors than that share them: they would wait for ever for cores of their own.
+        self.homes = [f"Actor {number}" for number in range(count)]  # with their places, once known
+        # Reserve cores only if there are enough: further actors would wait for ever for cores of their own.
         try:
             self._start(ray.remote(num_cpus=threads if count <= room else 0, scheduling_strategy="SPREAD")(Actor))
         except BaseException:
@@ -76,7 +76,7 @@ class RayActors(RemoteEngine):
         self._close()
 
     def _start(self, kind: Any) -> None:
-        """Start the actors and send each its clients; what cannot be sent, or read where it arrives, is told at once."""
+        """Start the actors and send each its clients; raise at once if these cannot be sent or read there."""
         pending = {}
         for number in range(len(self.homes)):
             actor = kind.remote()
@@ -107,7 +107,7 @@ class RayActors(RemoteEngine):
 
 
 class Tensors:
-    """Tensors that came through the object store, whose memory cannot be written to: each is copied when it is asked for."""
+    """Tensors from the object store, whose memory is read-only: each is copied when it is read."""
 
     def __init__(self, flats: Mapping[int, Flat]) -> None:
         self.flats = flats
@@ -120,7 +120,7 @@ class Tensors:
 
 
 def _parts(request: Request) -> dict[frozenset[int], Any]:
-    """The request's tensors in the object store, each once: those that go to the same actors are one object."""
+    """Put the request's tensors into the object store, each once: one object per set of actors."""
     owners: defaultdict[int, set[int]] = defaultdict(set)
     for owner, _, entries in request.contents:
         for _, number in entries:
@@ -145,7 +145,7 @@ def _versions() -> dict[str, str]:
 
 
 def _packed(worker: Worker) -> bytes:
-    """A worker to send, with the code of its method and net where that is the user's own and not of an installed package."""
+    """Pickle a worker, with the code of its method and net where these are the user's own and not of an installed package."""
     own = _own_modules(worker)
     for module in own:
         cloudpickle.register_pickle_by_value(module)
@@ -168,7 +168,7 @@ def _own_modules(worker: Worker) -> list[ModuleType]:
 
 
 def _installed(module: ModuleType) -> bool:
-    """Whether a module can be expected on every node: it is of Python itself, of a package from an index, or of FedTailor."""
+    """Return whether every node can be expected to have a module: it is of Python, an installed package, or FedTailor."""
     file = getattr(module, "__file__", None)
     if file is None or module.__name__.partition(".")[0] == "fedtailor":
         return True
@@ -176,7 +176,7 @@ def _installed(module: ModuleType) -> bool:
 
 
 def _stop(actors: list[Any], parent: int) -> None:
-    if os.getpid() != parent:  # a fork has copies of engines that are not its own
+    if os.getpid() != parent:  # a forked process must not stop its parent's actors
         return
     if ray.is_initialized():
         for actor in actors:
@@ -189,17 +189,18 @@ def _stop(actors: list[Any], parent: int) -> None:
 
 class Actor:
     def begin(self, number: int, packed: bytes, versions: dict[str, str]) -> tuple[str, str]:
-        """Take in a share of the clients; gives the actor's place, and why it cannot serve if it cannot."""
+        """Take in a share of the clients; return the actor's place, and the reason if it cannot serve."""
         place = f"process {os.getpid()} on {ray.util.get_node_ip_address()}"
         other = [f"{name} {v} instead of {versions[name]}" for name, v in _versions().items() if v != versions[name]]
         if other:
             return place, f"its node has {', '.join(other)}. Install the same packages on all nodes."
         try:
-            # From the run's own process, which started this actor; Ray unpickles every argument of a call in this way too.
+            # It comes from the process that started this actor; Ray itself unpickles every argument of a call.
             worker = cloudpickle.loads(packed)
-        except Exception as error:  # whatever a user's own code may stumble over while it is loaded
+        except Exception as error:  # a user's own code may raise anything while it is loaded
             return place, f"its node cannot read the method or net ({type(error).__name__}: {error})."
         self.service = Service(number, worker)
+        self.service.start()
         return place, ""
 
     def answer(self, plain: dict[str, Any], *parts: dict[int, Flat]) -> tuple[dict[str, Any], list[Flat]]:

@@ -1,4 +1,4 @@
-"""Tensors that many may read and nobody may write into: those of a payload, as a method at a client is given it."""
+"""Read-only payloads: the tensors that a method receives at a client are shared with others."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by b
 
 
 class ReadOnlyPayloads:
-    """Notices what is written into lent tensors, while it happens or right after.
+    """Detects writes into lent tensors.
 
-    PyTorch counts the writes that it knows of. A checksum finds those past it, by `.data` or a NumPy view, but for values that only
-    trade places. What was computed for one client serves for the next one in the same call.
+    PyTorch counts the writes it knows of. A checksum finds those it does not, through `.data` or a NumPy view, unless values only
+    trade places. Checksums are reused for the next client of the same call.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class ReadOnlyPayloads:
 
     @contextmanager
     def watched(self, call: Hashable, payload: Mapping[str, Tensor]) -> Iterator[list[str]]:
-        """Yield a list that names the entries written into within this context, once it is left."""
+        """Yield a list that names, after the context is left, the entries that were written into."""
         known = self._known if call == self._call else {}
         before = {name: self._print(tensor, known.get(id(tensor))) for name, tensor in payload.items()}
         written: list[str] = []
@@ -42,7 +42,7 @@ class ReadOnlyPayloads:
 
 
 def fingerprint(tensor: Tensor) -> Print:
-    """Changes with what is in the tensor; of equal bits it is equal."""
+    """Return a number that depends on the tensor's bits and its count of writes."""
     return version(tensor), int(tensor.detach().view(WHOLE[tensor.element_size()]).sum())
 
 
@@ -51,7 +51,7 @@ def version(tensor: Tensor) -> int:
 
 
 def kept_apart(tensors: dict[str, Tensor], others: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The same tensors, those that share memory with any of the others copied: whoever keeps them may write into them."""
+    """Copy those of the tensors that share memory with any of the others, so that they may be written into."""
     shared = {_memory(tensor) for other in others for tensor in other.values() if tensor.numel()}
     return {name: tensor.clone() if _memory(tensor) in shared else tensor for name, tensor in tensors.items()}
 

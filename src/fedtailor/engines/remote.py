@@ -1,6 +1,6 @@
-"""Workers that live elsewhere: who owns which client, and both ends of what passes between an engine and them.
+"""Workers in other processes: which worker holds which client, and both ends of what passes between them and an engine.
 
-A message is plain values, fit for JSON, and tensors that they name by number. How it travels is the engine's own affair.
+A message is plain values, fit for JSON, and numbered tensors that these refer to. How it travels is up to the engine.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedtailor.engines.base import Engine, Outcome, Send, nothing
-from fedtailor.engines.worker import Worker, keep_freed_memory
+from fedtailor.engines.allocator import keep_freed_memory
+from fedtailor.engines.base import Engine, Outcome, Send
+from fedtailor.engines.work import Work
+from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
-from fedtailor.learning import Payload, State
+from fedtailor.learning import Payload
 from fedtailor.learning.scoring import Score
 
 log = logging.getLogger("fedtailor")
 
 
 class Numbered(Protocol):
-    """The tensors of a message, each read when it is asked for."""
+    """The tensors of a message, each read on access."""
 
     def __getitem__(self, number: int, /) -> Tensor: ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One call, for all workers at once: a tensor that goes to many clients is in it once."""
+    """One call for all workers; a tensor that goes to many clients is in it once."""
 
-    work: str
+    work: Work
     round: int
-    contents: list[Any]  # [owner, client, [[name, number of the tensor], …]] for each client
+    contents: list[Any]  # per client: [owner, client, [[name, number of the tensor], …]]
     tensors: list[Tensor]
 
     @property
@@ -46,22 +48,22 @@ class Request:
 
 
 class RemoteEngine(Engine):
-    """Serves clients by several workers at once, with the same numbers as `Inline` for any number of them.
+    """Serves clients by several workers in parallel, with the same numbers as `Inline` for any number of workers.
 
-    Each owns a fixed share of the clients, balanced by samples: their tensors and private states live there.
+    Each worker holds a fixed share of the clients, balanced by samples, with their tensors and private states.
     """
 
     def __init__(self, worker: Worker, workers: int) -> None:
         super().__init__()
-        self.worker = worker  # never serves here: the others start as copies of it
+        self.worker = worker  # never serves here: the workers start as copies of it
         sizes = [len(c.train) for c in worker.federation.clients]
         self.owners = balanced(sizes, min(workers, len(sizes)))
 
     @abstractmethod
     def ask(self, busy: Sequence[int], request: Request) -> Iterator[tuple[Any, Numbered]]:
-        """Hand the request to these workers, and give what each answers as it comes."""
+        """Send the request to these workers, and yield their answers as they arrive."""
 
-    def call(self, work: str, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
+    def call(self, work: Work, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
         clients = sorted(clients)
         busy = sorted({self.owners[i] for i in clients})
         if not busy:
@@ -71,20 +73,7 @@ class RemoteEngine(Engine):
             outcomes |= _read(plain, tensors, self.worker.protocol.device)
         return dict(sorted(outcomes.items()))
 
-    def personal(self, round: int, client: int, payload: Payload) -> nn.Module:
-        if client in self.met:
-            self.worker.states[client] = self.state(client)
-        try:
-            return self.worker.personal(client, round, payload)
-        finally:
-            self.worker.states.pop(client, None)
-
-    def state(self, client: int) -> State:
-        if client not in self.met:
-            return self.worker.state(client)
-        return self.call("state", 0, [client], nothing)[client].up
-
-    def _request(self, work: str, round: int, payloads: dict[int, Payload]) -> Request:
+    def _request(self, work: Work, round: int, payloads: dict[int, Payload]) -> Request:
         numbers: dict[int, int] = {}
         tensors: list[Tensor] = []
         for payload in payloads.values():
@@ -99,12 +88,12 @@ class RemoteEngine(Engine):
 
 
 def balanced(sizes: Sequence[int], workers: int) -> list[int]:
-    """Which worker owns each client: the largest first, each to whoever has the fewest samples so far."""
+    """Return the worker of each client: largest clients first, each to the worker with the fewest samples so far."""
     loads = [0] * workers
     owners = [0] * len(sizes)
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         owners[i] = loads.index(min(loads))
-        loads[owners[i]] += sizes[i] + 1  # a client without samples is still some work
+        loads[owners[i]] += sizes[i] + 1  # a client without samples still costs something
     return owners
 
 
@@ -128,7 +117,7 @@ def _outcome(fields: dict[str, Any], tensors: Numbered, device: str) -> Outcome:
 
 
 class Collector(logging.Handler):
-    """Keeps what is logged until the next answer carries it to the engine, which has the terminal and the handlers."""
+    """Keeps log records until the next answer carries them to the engine's process, which has the handlers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,19 +128,22 @@ class Collector(logging.Handler):
 
 
 class Service:
-    """A worker in a process of its own, which it makes fit for the purpose, and its answers to requests."""
+    """A worker in a process of its own, and its answers to requests."""
 
     def __init__(self, number: int, worker: Worker) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the engine's process to answer
-        torch.set_num_threads(worker.protocol.threads)
-        keep_freed_memory()
         self.number = number
         self.worker = worker
         self.collector = Collector()
+
+    def start(self) -> None:
+        """Set up this process, which does nothing else: signals, threads, memory, log."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the engine's process
+        torch.set_num_threads(self.worker.protocol.threads)
+        keep_freed_memory()
         log.handlers, log.propagate = [self.collector], False
 
     def answer(self, plain: dict[str, Any], tensors: Numbered) -> tuple[dict[str, Any], list[Tensor]]:
-        """What came of a request: outcomes, or what went wrong, and what was logged."""
+        """Answer a request with outcomes, or with what went wrong, and with what was logged."""
         reply: dict[str, Any] = {}
         up: list[Tensor] = []
         try:
@@ -164,12 +156,12 @@ class Service:
         return reply, up
 
     def _serve(self, plain: dict[str, Any], tensors: Numbered) -> Iterator[tuple[int, Outcome]]:
-        held: dict[int, Tensor] = {}  # the last client's payload: what goes to everyone is read once
+        held: dict[int, Tensor] = {}  # the previous client's payload: what goes to everyone is read once
         for owner, i, entries in plain["contents"]:
             if owner == self.number:
                 held = {k: held[k] if k in held else tensors[k].to(self.worker.protocol.device) for _, k in entries}
                 payload = {name: held[k] for name, k in entries}
-                yield i, self.worker.serve(plain["work"], i, plain["round"], payload)
+                yield i, self.worker.serve(Work(plain["work"]), i, plain["round"], payload)
 
 
 def _plain(outcome: Outcome, tensors: list[Tensor]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Private states of many clients: those used last in memory, the others in a file on disk."""
+"""Private states of many clients: recently used ones in memory, the others in a file on disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import IO
 
 import torch
 
-from fedtailor.engines.parcel import read_tensor, write_tensor
+from fedtailor.engines.tensor_file import read_tensor, write_tensor
 from fedtailor.learning import State
 
 LIMIT = 1024**3  # bytes of states that one worker keeps in memory
@@ -17,14 +17,14 @@ Place = tuple[str, tuple[int, ...], torch.dtype, torch.device, int]  # name, sha
 
 
 class States(MutableMapping[int, State]):
-    """A mapping from client to state that holds at most `limit` bytes in memory, however many clients there are.
+    """A mapping from client to state that holds at most `limit` bytes in memory, for any number of clients.
 
-    The file has no name, so nothing is left behind however the process ends. A state of unchanged size is written over its old place.
+    The file has no name, so nothing is left behind however the process ends. A state of unchanged size overwrites its old place.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
-        self.warm: dict[int, State] = {}  # in the order of their last use
+        self.warm: dict[int, State] = {}  # least recently used first
         self.cold: dict[int, list[Place]] = {}
         self.held = 0  # bytes in `warm`
         self._sizes: dict[int, int] = {}
@@ -68,7 +68,7 @@ class States(MutableMapping[int, State]):
 
     def _put_away(self, client: int) -> None:
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="fedtailor-states-")  # noqa: SIM115  (it lives as long as this does)
+            self._file = tempfile.TemporaryFile(prefix="fedtailor-states-")  # noqa: SIM115  (lives as long as this mapping)
         state = self.warm.pop(client)
         size = self._sizes.pop(client)
         self.held -= size

@@ -1,9 +1,8 @@
-"""A worker owns clients: their samples, their private states, and the modules they take turns in."""
+"""A worker holds clients: their samples, their private states, and the modules they take turns in."""
 
 from __future__ import annotations
 
 import copy
-import ctypes
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +15,7 @@ from fedtailor.data.federation import Federation
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.readonly import ReadOnlyPayloads, kept_apart
 from fedtailor.engines.states import States
+from fedtailor.engines.work import Work
 from fedtailor.learning import Client, Payload, Protocol, State
 from fedtailor.learning.participants import Modules
 from fedtailor.learning.samples import Samples
@@ -26,20 +26,7 @@ from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.net import Net
 from fedtailor.randomness import Key, seeded
 
-READY_LIMIT = 2 * 1024**3  # a federation larger than this, as floats, is normalized batch by batch
-
-
-def keep_freed_memory() -> None:
-    """Have the C library keep what one training step frees for the next: fetching pages anew costs a tenth of a step.
-
-    Only glibc needs and knows this; it then holds on to half a gigabyte at most.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    mallopt(-3, 32 * 1024**2)  # M_MMAP_THRESHOLD: blocks below it come from the heap
-    mallopt(-1, 512 * 1024**2)  # M_TRIM_THRESHOLD: free memory at the heap's end beyond it goes back
+READY_LIMIT = 2 * 1024**3  # bytes as floats; a larger federation is normalized batch by batch
 
 
 class Worker:
@@ -54,8 +41,7 @@ class Worker:
         protocol: Protocol,
         first: int = 0,
     ) -> None:
-        """`first` is the number of the federation's first client: one site's worker has only that client, which is not number 0."""
-        keep_freed_memory()
+        """`first` is the number of the federation's first client: a site's worker has one client, which need not be number 0."""
         self.federation = federation
         self.clients: dict[int, ClientData] = {first + k: client for k, client in enumerate(federation.clients)}
         self.method = method
@@ -69,7 +55,7 @@ class Worker:
         self._lent = ReadOnlyPayloads()
 
     def share(self, clients: Iterable[int]) -> Worker:
-        """A new worker for some of the clients, which holds their samples and nobody else's, to be sent elsewhere."""
+        """Return a new worker with only these clients' samples, to be sent to another process."""
         some = copy.copy(self)
         some.clients = {i: self.clients[i].apart() for i in clients}
         some.federation = replace(
@@ -85,30 +71,30 @@ class Worker:
             self._samples[key] = Samples(split, self.federation, self.protocol, ready=self.ready)
         return self._samples[key]
 
-    def serve(self, work: str, id: int, round: int, payload: Payload) -> Outcome:
-        """One client's part of an engine's call."""
+    def serve(self, work: Work, id: int, round: int, payload: Payload) -> Outcome:
+        """Do one client's part of an engine's call."""
         match work:
-            case "hello":
+            case Work.HELLO:
                 return Outcome(self.hello(id))
-            case "fit" | "fit+score":
-                return self.fit(id, round, payload, evaluate=work == "fit+score")
-            case "score":
+            case Work.FIT | Work.FIT_AND_SCORE:
+                return self.fit(id, round, payload, evaluate=work.scores)
+            case Work.SCORE:
                 return self.score(id, round, payload)
-            case "sync":
+            case Work.SYNC:
                 return self.sync(id, round, payload)
-            case "sync+score":
+            case Work.SYNC_AND_SCORE:
                 synced, scored = self.sync(id, round, payload), self.score(id, round, payload)
                 return replace(scored, logged=_sum(synced.logged, scored.logged))
-            case "finish":
+            case Work.FINISH:
                 return self.finish(id, round, payload)
-            case "state":
+            case Work.GET_STATE:
                 return Outcome(self.state(id))
-            case "remember":
+            case Work.SET_STATE:
                 self.states[id] = payload
-            case "forget":
+            case Work.DROP_STATE:
                 self.states.pop(id, None)
             case _:
-                raise ValueError(f"no worker knows how to {work!r}")
+                raise ValueError(f"a worker does not serve '{work}'")
         return Outcome()
 
     def hello(self, id: int) -> Payload:
@@ -163,26 +149,28 @@ class Worker:
     def evaluate(self, id: int, round: int, payload: Payload) -> Score:
         return self.score(id, round, payload).score or Score()
 
-    def personal(self, id: int, round: int, payload: Payload) -> nn.Module:
-        model = self._personal(self._client(id, round, "evaluate"), payload)
+    def personal(self, id: int, round: int, payload: Payload, state: State | None = None) -> nn.Module:
+        """Return the model that `score` evaluates, as an independent plain module; `state` is given where it is kept elsewhere."""
+        model = self._personal(self._client(id, round, "evaluate", state), payload)
         return model.plain() if isinstance(model, Net) else copy.deepcopy(model)
 
     def state(self, id: int) -> State:
-        """The client's private state; one that was never met has its initial state, which is not stored."""
+        """Return the client's private state, which is its initial one before its first work; that is not stored."""
         return self.states[id] if id in self.states else self._client(id, 0, "state").state
 
     def _personal(self, client: Client, payload: Payload) -> nn.Module:
         with self._lending("personal", client.round, payload) as lent, seeded(self.protocol.seed, *client.keys):
             return self.method.personal(client, lent)
 
-    def _client(self, id: int, round: int, purpose: str) -> Client:
+    def _client(self, id: int, round: int, purpose: str, state: State | None = None) -> Client:
         keys: tuple[Key, ...] = (purpose, round, id)
         data = self.clients[id]
         samples = self.samples(data.train, (id, "train"))
+        held = self.states.get(id) if state is None else state
         client = Client(
-            self.modules, samples, self.protocol, self.states.get(id, {}), keys, id=id, round=round, data=data
+            self.modules, samples, self.protocol, {} if held is None else held, keys, id=id, round=round, data=data
         )
-        if id not in self.states:
+        if held is None:
             client.state.update(self.method.init(client))
         return client
 
@@ -212,7 +200,7 @@ class Worker:
             )
 
     def _audited(self, up: Payload) -> Payload:
-        """Nothing leaves a client that its method does not declare."""
+        """Refuse to send what the method does not declare."""
         undeclared = set(up) - set(self.method.up)
         if undeclared:
             raise TypeError(

@@ -1,4 +1,4 @@
-"""The server makes its new state of what came up; a reply that would spoil it is left out."""
+"""Aggregation: the server computes its new state from the replies, leaving out those that would spoil it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedtailor.randomness import seeded
 
 
 class Aggregation:
-    """Has a method aggregate replies so that the server's state is finite, whatever clients send, and whoever spoils it is left out."""
+    """Aggregates replies by the method's rule; whatever clients send, the server's state stays finite."""
 
     def __init__(self, method: Method, server: Server, engine: Engine, notices: Notices, few: int) -> None:
         self.method = method
@@ -34,8 +34,8 @@ class Aggregation:
         return [reply for reply in used if reply.client not in found]
 
     def _aggregated(self, replies: list[Reply]) -> dict[int, Fault]:
-        """Gather; return which replies that was done without, because they alone would fail or spoil the state."""
-        before = _Before(self.server, copy=self.engine.doubts)
+        """Aggregate; return the replies that were left out because they alone would fail or spoil the state."""
+        before = _Before(self.server, copy=not self.engine.trusts_clients)
         problem = self._problem(replies)
         if problem is None:
             return {}
@@ -44,7 +44,7 @@ class Aggregation:
             before.restore(problem)
             alone = self._problem([reply])
             if alone is not None:
-                found[reply.client] = Fault(_words(alone))
+                found[reply.client] = Fault(_reason(alone))
         before.restore(problem)
         sound = [reply for reply in replies if reply.client not in found]
         if _is_own_mistake(problem, sound, replies, self.engine):
@@ -53,7 +53,7 @@ class Aggregation:
         if again is not None:
             before.restore(again)
         if again is not None or not found:  # each is sound by itself, but not all together
-            found = {reply.client: Fault(_words(again or problem)) for reply in replies}
+            found = {reply.client: Fault(_reason(again or problem)) for reply in replies}
         return found
 
     def _problem(self, replies: list[Reply]) -> Exception | None:
@@ -67,14 +67,14 @@ class Aggregation:
 
 
 class _NotFinite(ArithmeticError):
-    """What was aggregated cannot be the server's state."""
+    """The aggregated state is not finite."""
 
 
 class _Before:
     """The server's state before replies are aggregated.
 
-    Methods put new tensors in the place of old ones, so that holding on to the old ones is enough. Those that write into a tensor, since
-    it has the models of all clients, can only be undone with a copy, which is made where clients are not trusted.
+    Methods replace tensors by new ones, so keeping the old ones is enough. A few write into a tensor, because it holds the models of all
+    clients; undoing that needs a copy, which is made where clients are not trusted.
     """
 
     def __init__(self, server: Server, *, copy: bool) -> None:
@@ -84,7 +84,7 @@ class _Before:
         self.versions = {name: version(tensor) for name, tensor in self.state.items()}
 
     def restore(self, problem: Exception) -> None:
-        """Put the state back; where that cannot be done, what came between is raised."""
+        """Restore the state, or raise the problem where it cannot be restored."""
         if any(version(tensor) != self.versions[name] for name, tensor in self.state.items()):
             raise problem
         self.server.begin(self.server.round)
@@ -92,13 +92,13 @@ class _Before:
 
 
 def _is_own_mistake(problem: Exception, sound: list[Reply], replies: list[Reply], engine: Engine) -> bool:
-    """Whether the method itself fails, not one client's reply: with each of them alone, or with none of them alone."""
+    """Return whether the method itself fails, not one client's reply: with each reply alone, or with none alone."""
     if isinstance(problem, _NotFinite) or 0 < len(sound) < len(replies):
         return False
-    return not (engine.doubts and len(replies) == 1)  # of a single reply nobody can tell
+    return engine.trusts_clients or len(replies) > 1  # of a single reply nobody can tell
 
 
-def _words(problem: Exception) -> str:
+def _reason(problem: Exception) -> str:
     if isinstance(problem, _NotFinite):
         return str(problem)
     return f"the server cannot use it ({type(problem).__name__}: {problem})"

@@ -1,8 +1,8 @@
-"""Checkpoints: the whole state of a run at the end of a round, as safetensors and json, written so that a kill cannot spoil it.
+"""Checkpoints: the whole state of a run at the end of a round, as safetensors and JSON, written so that a kill cannot spoil it.
 
 Random streams are named by (seed, round, client, purpose), so there is no generator to save: server state, client states and the round
-are all there is. A checkpoint is written beside its final place and moved there when it is complete; the last two are kept. It also marks
-how far the growing files of its run had got, so that it is known whether they still hold what belongs to it.
+are all there is. A checkpoint is written beside its final place and moved there when complete; the last two are kept. It also records
+the length and checksum of the run's growing files, to verify that they still hold what belongs to it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from safetensors.numpy import load_file, save_file
 
+from fedtailor.experiment.formats import FORMAT, check_format
 from fedtailor.experiment.journal import Mark, read_marks
 from fedtailor.files import flush, replace_text, writing
 from fedtailor.learning.mixing import State
@@ -33,11 +34,11 @@ class Checkpoint:
     round: int
     server: State
     clients: dict[int, State]
-    files: Mapping[str, Mark] = field(default_factory=dict)  # how far files had got that grow with the run
+    files: Mapping[str, Mark] = field(default_factory=dict)  # marks of the files that grow with the run
 
 
 def save(folder: Path, checkpoint: Checkpoint, oldest: int | None = None) -> None:
-    """Add a checkpoint. Later ones are of rounds that are being run anew, and go.
+    """Save a checkpoint, and delete later ones, whose rounds are being run again.
 
     Of earlier ones the last is kept, or with `oldest` all that are needed to go back to that round or a later one.
     """
@@ -68,7 +69,7 @@ def save(folder: Path, checkpoint: Checkpoint, oldest: int | None = None) -> Non
 
 
 def drop_after(folder: Path, round: int) -> None:
-    """Remove the checkpoints of later rounds, and what a kill left of others."""
+    """Delete the checkpoints of later rounds, and unfinished ones that a kill left."""
     with writing(folder):
         _clear(folder)
         for later, path in _rounds(folder).items():
@@ -77,17 +78,17 @@ def drop_after(folder: Path, round: int) -> None:
 
 
 def oldest_round(folder: Path) -> int:
-    """The earliest round that a run can go back to: 0, its start, while there is no checkpoint."""
+    """Return the earliest round that a run can go back to: 0, its start, while there is no checkpoint."""
     return next(iter(_rounds(folder)), 0)
 
 
 def load_latest(folder: Path, device: str = "cpu", upto: int | None = None) -> Checkpoint | None:
-    """The newest checkpoint (of round `upto` at the latest) that is whole; a damaged one is named and the one before it is used."""
+    """Load the newest intact checkpoint (of round `upto` at the latest); a damaged one is logged and skipped."""
     return next(load_all(folder, device, upto), None)
 
 
 def load_all(folder: Path, device: str = "cpu", upto: int | None = None) -> Iterator[Checkpoint]:
-    """The checkpoints that are whole, newest first; a damaged one is named and left out."""
+    """Load the intact checkpoints, newest first; a damaged one is logged and skipped."""
     for round, path in reversed(_rounds(folder).items()):
         if upto is not None and round > upto:
             continue
@@ -98,29 +99,30 @@ def load_all(folder: Path, device: str = "cpu", upto: int | None = None) -> Iter
 
 
 def _rounds(folder: Path) -> dict[int, Path]:
-    """The checkpoints that were written to their end, in the order of rounds."""
+    """Return the complete checkpoints in the order of rounds."""
     numbered = ((path.name.removeprefix("round-"), path) for path in folder.glob("round-*"))
     return dict(sorted((int(number), path) for number, path in numbered if number.isdecimal()))
 
 
 def _clear(folder: Path) -> None:
-    """Remove drafts that a kill left."""
+    """Delete drafts that a kill left."""
     for left in folder.glob(".draft-*"):
         shutil.rmtree(left)
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint at once, for whoever looks at names: a kill leaves no half of one."""
+    """Delete a checkpoint, renaming it first: a kill leaves no half of one under its name."""
     gone = path.with_name(f".draft-{path.name}")
     path.rename(gone)
     shutil.rmtree(gone)
 
 
 def _write_meta(draft: Path, checkpoint: Checkpoint) -> None:
-    """Write checkpoint.json: what a checkpoint holds besides its tensors, all checksums, and last its own."""
+    """Write checkpoint.json: what a checkpoint holds beside its tensors, all checksums, and its own."""
     meta: dict[str, Any] = {
+        "format": FORMAT,
         "round": checkpoint.round,
-        "clients": sorted(checkpoint.clients),  # a client may be met and have nothing to keep
+        "clients": sorted(checkpoint.clients),  # a client's state may be empty
         "sha256": {path.name: _digest(path) for path in sorted(draft.iterdir())},
         "files": {name: asdict(mark) for name, mark in checkpoint.files.items()},
     }
@@ -132,6 +134,7 @@ def _read_meta(path: Path, round: int) -> dict[str, Any]:
     own = meta.pop("self", None)  # the first versions had none
     if own is not None and own != _own_sum(meta):
         raise ValueError("checkpoint.json does not match its checksum")
+    check_format(meta, f"checkpoint '{path}'")
     if meta["round"] != round:
         raise ValueError(f"checkpoint.json is of round {meta['round']}")
     return meta

@@ -1,9 +1,8 @@
-"""A run's config: from TOML and key=value words to checked objects, and back to TOML that runs again as it is."""
+"""A run's config: from TOML and key=value overrides to checked objects, and back to TOML that runs again as it is."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import tomli_w
 
 import fedtailor.data.partitions
 import fedtailor.data.sources  # noqa: F401  (both register what they hold)
@@ -22,6 +22,7 @@ from fedtailor.data.pool import Pool, Source, data_root, sources
 from fedtailor.data.proxy import with_proxy
 from fedtailor.data.sources.files import file_bytes
 from fedtailor.errors import FedTailorError, nearest
+from fedtailor.experiment.formats import FORMAT, check_format, without_retired
 from fedtailor.learning.protocol import Protocol
 from fedtailor.methods import Method, methods
 from fedtailor.nets import Architecture, nets
@@ -85,6 +86,7 @@ class Config:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Config:
+        values = without_retired(values, options_of(Settings))
         plain = {k: v for k, v in values.items() if k not in CHOICES}
         check_keys(values)
         tables = {kind: _table(values.get(kind, {})) for kind in CHOICES}
@@ -104,13 +106,13 @@ class Config:
         return self.proxied(Federation.from_pool(self._pool(), self.partition, self.settings.clients, seed))
 
     def alone(self, name: str) -> Federation:
-        """Read the data as that of one client, who has all of it; an official test part is its test part."""
+        """Read all data as that of one client; an official test part is its test part."""
         pool = self._pool()
         pool = dataclasses.replace(pool, owner=np.zeros(len(pool), np.int64), owners=(name,))
         return Federation.from_pool(pool, Natural(test_share=self.partition.test_share), 0, self._data_seed)
 
     def proxied(self, federation: Federation) -> Federation:
-        """With the samples that data.proxy names at the server, if it names any."""
+        """Give the server the samples that data.proxy names, if any."""
         if not self.data_settings.proxy:
             return federation
         root = data_root(self.data_settings.root)
@@ -131,7 +133,7 @@ class Config:
         return pool
 
     def values(self) -> dict[str, Any]:
-        """As plain values, every option spelled out."""
+        """Return plain values, with every option spelled out."""
         tables: dict[str, Any] = {k: v for k, v in dataclasses.asdict(self.settings).items() if v is not None}
         for kind in CHOICES:
             part = getattr(self, kind)
@@ -141,29 +143,24 @@ class Config:
         return tables
 
     def to_toml(self) -> str:
-        return write_toml(self.values())
+        return tomli_w.dumps({"format": FORMAT, **self.values()})
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    """Read the values of a file of this or an earlier format; those of retired keys are among them."""
     if not os.path.exists(path):  # unlike Path.exists, it takes any text
         raise FedTailorError(f"The config file '{path}' does not exist.")
     try:
-        return tomllib.loads(file_bytes(path).decode())
+        values = tomllib.loads(file_bytes(path).decode())
     except (ValueError, RecursionError) as error:
         raise FedTailorError(f"The config file '{path}' is not valid TOML: {error}.") from None
-
-
-def write_toml(values: Mapping[str, Any]) -> str:
-    """Plain values first, then one table for each mapping."""
-    lines = [f"{key} = {toml_value(value)}" for key, value in values.items() if not isinstance(value, Mapping)]
-    for key, table in values.items():
-        if isinstance(table, Mapping):
-            lines += ["", f"[{key}]", *(f"{k} = {toml_value(v)}" for k, v in table.items())]
-    return "\n".join(lines) + "\n"
+    check_format(values, f"'{path}'")
+    values.pop("format", None)
+    return values
 
 
 def apply_override(values: dict[str, Any], word: str) -> None:
-    """Apply one key=value word: method=fedrep names a thing (and drops the options of another), method.head_epochs=5 sets an option."""
+    """Apply one key=value override: method=fedrep chooses a part (and drops another's options), method.head_epochs=5 sets an option."""
     key, sign, text = word.partition("=")
     if not sign or not key:
         raise FedTailorError(f"'{word}' is not of the form key=value, such as rounds=5 or method.head_epochs=2.")
@@ -186,13 +183,13 @@ def apply_override(values: dict[str, Any], word: str) -> None:
 
 
 def method_overrides(text: str) -> list[str]:
-    """A method with options of its own in one word, fedrep:head_epochs=5, as key=value words."""
+    """Split a method with its options, fedrep:head_epochs=5, into key=value overrides."""
     name, _, given = text.partition(":")
     return [f"method={name}", *(f"method.{word}" for word in given.split(",") if word)]
 
 
 def _table(value: Any) -> dict[str, Any]:
-    """`method = "fedrep"` is short for a table with only a name."""
+    """Return a part's table; `method = "fedrep"` is short for one with only a name."""
     return dict(value) if isinstance(value, Mapping) else {"name": value}
 
 
@@ -202,7 +199,7 @@ def _chosen(kind: str, tables: dict[str, dict[str, Any]], default: str) -> Any:
 
 
 def check_keys(values: Mapping[str, Any], more: Iterable[str] = ()) -> None:
-    """Refuse a key that is none of a config's, nor one of `more`."""
+    """Refuse a key that is neither a config's nor one of `more`."""
     allowed = [*CHOICES, *options_of(Settings), *more]
     for key in values:
         if key not in allowed:
@@ -214,27 +211,15 @@ def options_of(cls: type) -> list[str]:
 
 
 def _given(part: Any) -> dict[str, Any]:
-    """The options that have a value; files are named in full, so that a config runs from any folder."""
+    """Return the options that have a value; file names are absolute, so that a config runs from any folder."""
     given = {k: v for k, v in dataclasses.asdict(part).items() if v is not None}
     return {k: str(Path(v).resolve()) if k in FILES and v and os.path.exists(v) else v for k, v in given.items()}
 
 
 def _parse(text: str) -> Any:
-    """A TOML value if it is one, else the text itself."""
+    """Parse a TOML value, or return the text itself if it is none."""
     try:
         read = tomllib.loads(f"v = {text}")
     except (ValueError, RecursionError):
         return text
     return read["v"] if len(read) == 1 else text  # a line break in the text may have begun another key
-
-
-def toml_value(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(toml_value(v) for v in value) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    return json.dumps(str(value), ensure_ascii=False).replace(
-        "\x7f", "\\u007f"
-    )  # JSON takes it as it is, TOML does not

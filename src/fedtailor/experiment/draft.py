@@ -1,4 +1,4 @@
-"""A run folder is made under another name and moved into place when it is complete, so that there is never half of one."""
+"""A run folder is made under another name and moved into place when complete, so that there is never half of one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fedtailor.experiment.lock import LOCK, locked
 from fedtailor.files import Unwritable, flush, make_folder, writing
 
 DRAFT = ".draft"
-OLD_DRAFT = "config.toml.draft"  # all that a start leaves that the first versions began and a kill cut off
+OLD_DRAFT = "config.toml.draft"  # what the first versions left when a start was killed
 
 
 @dataclass
 class Draft:
-    """The folder under its other name, and what it is to become."""
+    """A folder under its temporary name, and its final path."""
 
     place: Path
     path: Path
@@ -44,9 +44,9 @@ class Draft:
 
 @contextmanager
 def drafting(path: Path) -> Iterator[Draft]:
-    """Begin a new folder, locked from now on; it is gone again if something goes wrong before it is published.
+    """Make a new folder, locked from now on; it is deleted if anything goes wrong before it is published.
 
-    It is made beside its place or, where there is an empty folder already, in that: it may be the root of a disk.
+    It is made beside its final path or, if that is an empty folder already, inside: that may be the root of a disk.
     """
     _refuse_taken(path)
     place = path / DRAFT if path.is_dir() else path.with_name(f".{path.name}{DRAFT}")
@@ -55,8 +55,8 @@ def drafting(path: Path) -> Iterator[Draft]:
     try:
         make_folder(place)
         with locked(place, path):
-            _refuse_taken(path)  # now that nobody else can take it
-            _clear(place)  # of what a kill left
+            _refuse_taken(path)  # again, now that nobody else can take it
+            _clear(place)  # what a kill left
             try:
                 yield draft
             finally:
@@ -67,7 +67,7 @@ def drafting(path: Path) -> Iterator[Draft]:
             raise
         raise FedTailorError(f"{error} Nothing has begun: choose another --out, or make room.") from None
     finally:
-        with suppress(OSError):  # not empty: it is of use
+        with suppress(OSError):  # not empty, so in use
             for folder in made:
                 folder.rmdir()
 

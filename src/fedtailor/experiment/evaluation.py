@@ -1,4 +1,4 @@
-"""Numbers about a federation from the scores of its clients."""
+"""Summary metrics of a federation from its clients' scores."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which replies of a round may become part of the server's state.
 
-A reply has to be finite, and no entry of it may be far beyond what the others sent. This stops a client whose training ran away, whose
-data is broken, or who blows its update up; it does not stop one that lies within these bounds (an update times −10, say).
+A reply has to be finite, and none of its entries may be far larger than those of the others. This stops a client whose training
+diverged, whose data is broken, or who scales its update up; it does not stop one that lies within these bounds (an update times −10, say).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 
 from fedtailor.learning import Payload, Reply
 
-LARGEST = 1e15  # as good as infinite: the squares of larger vectors, summed over clients, overflow float32
-ENOUGH = 3  # replies, to tell which one is unlike the others
+LARGEST = 1e15  # treated as infinite: the squares of larger vectors, summed over clients, overflow float32
+ENOUGH = 3  # replies needed to tell which one is an outlier
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a reply is left out, and by how much it is beyond the others where that can be said."""
+    """Why a reply is left out, and by which factor it exceeds the others where that is known."""
 
     reason: str
     extent: float = math.nan
@@ -72,12 +72,12 @@ def faults(replies: Sequence[Reply], sent: Mapping[int, Payload], factor: float,
 
 
 def finite(tensor: Tensor) -> bool:
-    """Whether all entries are; the sum tells, unless it overflows by itself."""
+    """Return whether all entries are finite; the sum shows it, unless the sum itself overflows."""
     return not tensor.is_floating_point() or math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
 
 
 def _outliers(lengths: Mapping[int, float], factor: float) -> dict[int, float]:
-    """Client -> how many times its length is the median one, of those beyond the factor."""
+    """Return client -> its length as a multiple of the median, of those beyond the factor."""
     middle = median(lengths.values()) if factor and len(lengths) >= ENOUGH else 0.0
     return {i: length / middle for i, length in lengths.items() if middle and length > factor * middle}
 
@@ -88,7 +88,7 @@ def _comparable(origin: Tensor | None, tensor: Tensor) -> Tensor | None:
 
 
 def _length(tensor: Tensor, origin: Tensor | None) -> float:
-    """‖tensor − origin‖; NaN or infinite only if an entry is, or if it is beyond all doubt too long."""
+    """Return ‖tensor − origin‖; NaN or infinite only if an entry is, or if it is certainly too long."""
     for dtype in (tensor.dtype, torch.float64):  # in float32 the squares of 1e20 overflow
         difference = tensor.to(dtype) if origin is None else tensor.to(dtype) - origin.to(dtype)
         length = difference.norm().item()

@@ -1,4 +1,4 @@
-"""A file that only grows, by whole lines, and how far it had got at a checkpoint."""
+"""A file that grows by whole lines, and its length and checksum at a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BLOCK = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a file had got: its length then, and the checksum of that much of it."""
+    """A file's length at some moment, and the checksum of that much of it."""
 
     bytes: int
     sha256: str
 
 
 class Journal:
-    """A file that lines are added to. `mark` costs no reading: the checksum grows with the file."""
+    """A file that lines are appended to. `mark` reads nothing: the checksum is updated with each line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class Journal:
         self._sum = hashlib.sha256()
 
     def append(self, text: str) -> None:
-        """Add whole lines."""
+        """Append whole lines."""
         data = (text + "\n").encode()
         with writing(self.path), self.path.open("ab") as file:
             file.write(data)
@@ -38,31 +38,31 @@ class Journal:
         self._sum.update(data)
 
     def mark(self) -> Mark:
-        """Tell how far the file has got, once that much of it is on the disk."""
+        """Return the mark of the file as it is, once all of it is on disk."""
         with writing(self.path):
             flush(self.path)
         return Mark(self._size, self._sum.hexdigest())
 
     def holds(self, mark: Mark) -> bool:
-        """Whether the file begins with all that it held at a mark."""
+        """Return whether the file still begins with what it held at a mark."""
         found = _sum(self.path, mark.bytes)
         return found is not None and found.hexdigest() == mark.sha256
 
     def cut(self, size: int) -> None:
-        """Forget what comes after the first `size` bytes."""
+        """Truncate the file to its first `size` bytes."""
         with writing(self.path):
             self.path.touch()
             os.truncate(self.path, size)
         self.reopen()
 
     def reopen(self) -> None:
-        """Add to the file as it is."""
+        """Continue the file as it is."""
         self._size = self.path.stat().st_size
         self._sum = _sum(self.path, self._size) or hashlib.sha256()
 
 
 def mark_of(path: Path) -> Mark | None:
-    """The mark of a whole file; None if there is none."""
+    """Return the mark of a whole file; None if there is no such file."""
     if not path.is_file():
         return None
     size = path.stat().st_size
@@ -71,7 +71,7 @@ def mark_of(path: Path) -> Mark | None:
 
 
 def read_marks(plain: Any) -> dict[str, Mark]:
-    """Marks by file name, from JSON; a ValueError if they are not."""
+    """Read marks by file name from JSON values; raise ValueError if they are not marks."""
     try:
         return {str(name): Mark(int(mark["bytes"]), str(mark["sha256"])) for name, mark in plain.items()}
     except (AttributeError, KeyError, TypeError) as error:
@@ -79,7 +79,7 @@ def read_marks(plain: Any) -> dict[str, Mark]:
 
 
 def _sum(path: Path, size: int) -> Any:
-    """The running checksum of a file's first `size` bytes; None if it is shorter or missing."""
+    """Return the running checksum of a file's first `size` bytes; None if it is shorter or missing."""
     found, left = hashlib.sha256(), size
     if size == 0:
         return found

@@ -1,4 +1,4 @@
-"""The ledger: every byte that travelled, by round, client, direction and name, weighed on the payloads themselves."""
+"""The ledger: bytes of every payload that travelled, by round, client, direction and name."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ class Ledger:
                 self.totals[client, direction, name] += tensor.nbytes
 
     def bytes(self, direction: Direction) -> int:
-        """Bytes of the last step in one direction."""
+        """Return the bytes of the last step in one direction."""
         return sum(e.bytes for e in self.last if e.direction == direction)

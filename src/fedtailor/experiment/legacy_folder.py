@@ -1,7 +1,7 @@
-"""How far the growing files of a run reach whose checkpoints carry no marks, as those of the first versions do not.
+"""The lengths of a run's growing files at a round, where checkpoints carry no marks, as those of the first versions do not.
 
-Without checksums the files are held against each other: rounds without a gap, results of all clients wherever the metrics have
-any, and in the ledger as many bytes as the metrics say.
+Without checksums the files are checked against each other: rounds without a gap, results of all clients wherever the metrics have
+any, and as many bytes in the ledger as in the metrics.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedtailor.experiment.ledger import HEADER
 
 
 def lengths(folder: Path, round: int) -> dict[str, int] | str:
-    """The bytes of each file up to the end of a round, or the name of the first file that does not hold it all."""
+    """Return the bytes of each file up to the end of a round, or the name of the first file that is incomplete."""
     try:
         name = "metrics.jsonl"
         records, metrics = _records(folder / name, round)
@@ -31,7 +31,7 @@ def lengths(folder: Path, round: int) -> dict[str, int] | str:
 
 
 def closing_steps(path: Path) -> int:
-    """How many closing steps a metrics file holds."""
+    """Count the closing steps in a metrics file."""
     try:
         return sum(json.loads(line)["phase"] == "finish" for line in path.read_bytes().splitlines())
     except (OSError, ValueError, KeyError, TypeError):
@@ -93,7 +93,7 @@ def _ledger(path: Path, round: int, expected: dict[tuple[int, str], int]) -> int
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The whole lines of a file; a last one cut short is none."""
+    """Yield the complete lines of a file."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):

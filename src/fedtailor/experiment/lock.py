@@ -22,12 +22,12 @@ _held: set[int] = set()  # open lock files of this process
 
 @contextmanager
 def locked(folder: Path, name: Path | None = None) -> Iterator[None]:
-    """Have a folder to oneself; a FedTailorError says who has it, and calls it by its `name`.
+    """Lock a folder within this context; raise FedTailorError, with the folder's `name`, if another process holds it.
 
-    The lock ends with the process, however that ends, so no stale one is ever left. It follows the folder when that is renamed.
+    The lock ends with the process, however that ends, so none is ever stale. It follows the folder when that is renamed.
     """
     if sys.platform == "win32":
-        yield  # no such lock there: two processes that resume one folder are not told
+        yield  # no such lock there: two processes that resume one folder go unnoticed
         return
     file = folder / LOCK
     with writing(file):
@@ -62,7 +62,7 @@ def _taken(handle: int, folder: Path) -> bool:
 
 
 def _is_at(handle: int, file: Path) -> bool:
-    """Whether the lock is still the folder's own, and not of one that was moved or removed meanwhile."""
+    """Return whether the lock file is still in place, not that of a folder that was moved or removed meanwhile."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(file))
     except FileNotFoundError:
@@ -70,7 +70,7 @@ def _is_at(handle: int, file: Path) -> bool:
 
 
 def _let_go() -> None:
-    """In a forked worker: the lock is its parent's, and must end with its parent."""
+    """Release the locks in a forked worker: they belong to its parent and must end with it."""
     for handle in _held:
         os.close(handle)
     _held.clear()

@@ -1,4 +1,4 @@
-"""What a person should hear of while a run goes on: each thing once, with a count at the end instead of a flood."""
+"""Warnings during a run: each is logged once, with a count at the end."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ SHOWN = 5  # clients that one line names
 
 
 class Notices:
-    """Logs who is left out and why, and where training diverges, the first time; `close` tells how often it happened in all."""
+    """Logs the first time that a reply is left out or training diverges; `close` logs the totals."""
 
     def __init__(self, name: Callable[[int], str]) -> None:
-        """`name` is how the log calls a client."""
+        """`name` returns a client's name for the log."""
         self.name = name
-        self.told: set[tuple[int, str]] = set()
+        self.logged: set[tuple[int, str]] = set()
         self.left: Counter[int] = Counter()  # client -> rounds in which its reply was left out
         self.rounds = 0  # and closing steps in which training diverged somewhere
         self.trouble: Counter[str] = Counter()
 
     def left_out(self, round: int, faults: Mapping[int, Fault]) -> None:
-        """Name those whose replies are left out in this round for a reason that was not told of them before."""
+        """Log whose replies are left out in this round, unless it was logged for the same reason before."""
         self.left.update(faults.keys())
         fresh: dict[str, list[int]] = {}
         for client, fault in sorted(faults.items()):
-            if (client, fault.reason) not in self.told:
+            if (client, fault.reason) not in self.logged:
                 fresh.setdefault(fault.reason, []).append(client)
-                self.told.add((client, fault.reason))
+                self.logged.add((client, fault.reason))
         for clients in fresh.values():
             worst = max((faults[i] for i in clients), key=lambda fault: fault.extent)
             what = "the answer of %s is left out: " if len(clients) == 1 else "the answers of %s are left out: "
             log.warning(what + "round %d: %s", self._names(clients), round, worst)
 
     def diverged(self, round: int, clients: Mapping[int, Counter[str]], server: Counter[str], lr: float) -> None:
-        """Tell that training diverged at some clients, or at the server."""
+        """Log the first round in which training diverged at some clients or at the server."""
         if not clients and not server:
             return
         self.rounds += 1
@@ -60,7 +60,7 @@ class Notices:
             )
 
     def close(self) -> None:
-        """Tell how often it happened in all, where it happened again."""
+        """Log totals of what happened more than once."""
         again = [f"{self.name(i)} in {n:,} rounds" for i, n in self.left.most_common() if n > 1]
         if again:
             log.warning("Answers left out in all: of %s.", _listed(again))

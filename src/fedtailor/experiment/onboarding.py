@@ -22,15 +22,15 @@ from fedtailor.learning.scoring import Score
 
 @dataclass(frozen=True)
 class Newcomer:
-    """What a client that joined late has got."""
+    """The result of onboarding one client."""
 
     model: nn.Module
-    before: Score  # with what the server sent, before any training of its own
+    before: Score  # with the server's payload, before any training of its own
     after: Score
 
 
 def onboard(simulation: Simulation, newcomer: Federation) -> Newcomer:
-    """Bring one new client, given as a federation of one, into a finished simulation. The simulation itself does not change."""
+    """Onboard one new client, given as a federation of one, into a finished simulation, which does not change."""
     if len(newcomer.clients) != 1:
         raise FedTailorError(f"A newcomer is a federation of one client, but this one has {len(newcomer.clients)}.")
     newcomer = as_member(newcomer, simulation.federation)
@@ -43,7 +43,7 @@ def onboard(simulation: Simulation, newcomer: Federation) -> Newcomer:
 
 
 def as_member(newcomer: Federation, seen: Federation) -> Federation:
-    """The newcomer's data as the federation sees it: the same sample shape, classes (matched by name where both have names) and scaling."""
+    """Return the newcomer's data with the federation's sample shape, classes (matched by name where both have names) and scaling."""
     if newcomer.shape != seen.shape:
         raise FedTailorError(
             f"The newcomer's samples have shape {newcomer.shape}, but the run was trained on {seen.shape}."
@@ -84,12 +84,12 @@ def finished_simulation(path: Path) -> Simulation:
 
 
 def read_newcomer(path: Path, words: Iterable[str]) -> Federation:
-    """All samples of a data set as one client; `words` (data=…, data.path=…) are laid over the run's own config."""
+    """Read all samples of a data set as one client's; `words` (data=…, data.path=…) override the run's config."""
     return Config.load(RunFolder.open(path).config, words).alone("newcomer")
 
 
 def data_words(data: str) -> list[str]:
-    """Words for a file or folder by its kind, or for a data set by its name."""
+    """Return overrides that name a file or folder by its kind, or a data set by its name."""
     if not data:
         return []
     path = Path(data)

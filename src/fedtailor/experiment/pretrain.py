@@ -1,4 +1,4 @@
-"""Pretraining: a net trained on a whole data set in one place, into a file of weights that runs may start from."""
+"""Pretraining: train a net on a whole data set in one place, and save its weights for runs to start from."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from fedtailor.randomness import seeded
 
 DEFAULTS: dict[str, Any] = {"net": "resnet18", "data": "digits", "epochs": 5, "batch": 64, "lr": 0.1}
 KEYS = ("net", "data", "epochs", "batch", "lr", "augment", "seed", "device", "threads")
-# one client that holds all; the official test part, or a tenth of each class, is kept to see how well it goes
+# one client that holds everything; the official test part, or a tenth of each class, is held out
 ONE_PLACE = {"name": "paired", "reserve": 0, "server_share": 0.0, "test_share": 0.1}
 
 Watch = Callable[[int, float, float], None]  # epoch, its mean loss, accuracy on the test part
 
 
 def plan(words: Iterable[str]) -> Config:
-    """The config that key=value words ask for: a federation of one that holds all the data."""
+    """Return the config of key=value overrides: a federation of one client that holds all the data."""
     values = dict(DEFAULTS)
     for word in words:
         key = word.partition("=")[0].partition(".")[0]
@@ -40,12 +40,12 @@ def plan(words: Iterable[str]) -> Config:
 
 
 def pretrain(config: Config, out: Path, watch: Watch = lambda epoch, loss, accuracy: None) -> None:
-    """SGD whose rate falls to 0 by a cosine, epoch by epoch; the body's weights go to `out`, with a note of how they were made."""
+    """Train by SGD with a cosine schedule over epochs; write the body's weights to `out`, with a note of how they were made."""
     if out.suffix != ".safetensors" or out.exists():
         raise FedTailorError(f"--out must name a new file ending in .safetensors, which '{out}' is not.")
     if not hasattr(config.net, "weights"):
         raise FedTailorError(f"The net '{config.net.name}' cannot start from a file. One that can: resnet18.")
-    make_folder(out.parent)  # or say that it cannot be, before any work
+    make_folder(out.parent)  # fails before any work is done
     protocol, federation = config.settings, config.federation()
     modules = Modules(config.net, None, federation.task, protocol, carry_buffers=True)
     train, test = (
@@ -60,12 +60,12 @@ def pretrain(config: Config, out: Path, watch: Watch = lambda epoch, loss, accur
     torch.set_num_threads(protocol.threads)
     accuracy = math.nan
     for epoch in range(protocol.epochs):
-        party = Participant(modules, train, protocol, {}, ("pretrain", epoch))
+        participant = Participant(modules, train, protocol, {}, ("pretrain", epoch))
         rate = protocol.lr * (1 + math.cos(math.pi * epoch / protocol.epochs)) / 2
-        with seeded(protocol.seed, *party.keys):
-            party.train(net.all, epochs=1, lr=rate)
+        with seeded(protocol.seed, *participant.keys):
+            participant.train(net.all, epochs=1, lr=rate)
         accuracy = score(net, test).accuracy
-        watch(epoch + 1, sum(party.losses) / max(1, len(party.losses)), accuracy)
+        watch(epoch + 1, sum(participant.losses) / max(1, len(participant.losses)), accuracy)
     how = {"samples": str(len(train)), "mean": str(federation.mean), "std": str(federation.std)}
     replace_bytes(out, save(_body(net), {**_note(config), **how, "accuracy": f"{accuracy:.4f}"}))
 
@@ -76,11 +76,11 @@ def _body(net: Net) -> dict[str, torch.Tensor]:
 
 
 def _note(config: Config) -> dict[str, str]:
-    told = config.values()
+    values = config.values()
     return {
-        "net": _spelled(told["net"]),
-        "data": _spelled(told["data"]),
-        "training": _spelled({key: told[key] for key in KEYS[2:7]}),
+        "net": _spelled(values["net"]),
+        "data": _spelled(values["data"]),
+        "training": _spelled({key: values[key] for key in KEYS[2:7]}),
         "made_with": f"fedtailor {version('fedtailor')}, torch {version('torch')}",
     }
 

@@ -22,7 +22,7 @@ from fedtailor.files import Unwritable
 
 log = logging.getLogger("fedtailor")
 
-TRIES = 3  # how often a run goes on by itself after it lost a worker
+TRIES = 3  # how often a run restarts by itself after losing a worker
 
 Watch = Callable[[Record], None]
 Build = Callable[[Config], Simulation]
@@ -30,7 +30,7 @@ Build = Callable[[Config], Simulation]
 
 @dataclass
 class Stop:
-    """Set by the first Ctrl-C: the round under way is finished and saved, then the run ends. A second Ctrl-C ends it at once."""
+    """Set by the first Ctrl-C: the current round is finished and saved, then the run ends. A second Ctrl-C ends it at once."""
 
     asked: bool = False
 
@@ -80,14 +80,14 @@ def resume(
     if is_finished(folder):
         return None
     with locked(path):
-        if is_finished(folder):  # by whoever had the lock until now
+        if is_finished(folder):  # by whoever held the lock until now
             return None
         config = Config.load(folder.config)
         return _persist(None, config, folder, watch, stop or Stop(), build)
 
 
 def is_finished(folder: RunFolder) -> bool:
-    """Whether a run has nothing left to do; a FedTailorError if it was finished and its files are no longer what they were."""
+    """Return whether a run has nothing left to do; raise FedTailorError if its files have changed since it was finished."""
     folder.check_config()
     if folder.state != "finished":
         return False
@@ -101,7 +101,7 @@ def is_finished(folder: RunFolder) -> bool:
 
 
 def _gap(folder: RunFolder) -> str:
-    """The file of a finished run without checksums, as the first versions left it, that lacks something; empty if none does."""
+    """Return the file that is incomplete in a finished run without checksums, as the first versions left them; empty if none is."""
     config = Config.load(folder.config)
     found = lengths(folder.path, config.settings.rounds)
     if isinstance(found, str):
@@ -112,7 +112,7 @@ def _gap(folder: RunFolder) -> str:
 def _persist(
     simulation: Simulation | None, config: Config, folder: RunFolder, watch: Watch, stop: Stop, build: Build
 ) -> Simulation:
-    """Carry a run out, from its last checkpoint on if it is not here; so again, a few times, when a worker is lost."""
+    """Carry out a run, from its last checkpoint if no simulation is given; restart a few times when a worker is lost."""
     tries = TRIES
     carry_on = f"fedtailor run --resume {folder.path}"
     while True:
@@ -130,7 +130,7 @@ def _persist(
 
 
 def _restored(config: Config, folder: RunFolder, build: Build) -> Simulation:
-    """A run as it stood at the last checkpoint whose round all its files hold, and its folder cut back to there."""
+    """Restore a run from the last checkpoint that all its files match, and cut the files back to it."""
     simulation = build(config)
     folder.mend(config, simulation.federation)
     for checkpoint in load_all(folder.checkpoints, config.settings.device):
@@ -158,7 +158,7 @@ def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch:
             in_rounds = record["phase"] == "round"
             due = stop.asked or simulation.round == config.settings.rounds or (every and simulation.round % every == 0)
             if in_rounds and due:
-                states = simulation.engine.states()
+                states = simulation.engine.states() if simulation.engine.holds_states else {}
                 save(folder.checkpoints, Checkpoint(simulation.round, simulation.server.state, states, folder.marks()))
             watch(record)
             if stop.asked:
@@ -168,7 +168,7 @@ def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch:
         if simulation.metrics:
             folder.write_clients(simulation)
     except BaseException as problem:
-        with suppress(Unwritable):  # a disk that is full is told already
+        with suppress(Unwritable):  # a full disk is reported already
             folder.status("interrupted" if isinstance(problem, KeyboardInterrupt) else "failed", simulation.round)
         raise
     folder.status("finished" if simulation.finished else "interrupted", simulation.round)
@@ -177,7 +177,7 @@ def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch:
 
 @contextmanager
 def polite_stop(say: Callable[[str], None]) -> Iterator[Stop]:
-    """Within this context the first Ctrl-C asks for a stop after the round under way."""
+    """Within this context, let the first Ctrl-C stop the run after the current round."""
     stop = Stop()
 
     def on_interrupt(number: int, frame: object) -> None:

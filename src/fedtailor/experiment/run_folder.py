@@ -1,4 +1,4 @@
-"""A run folder: everything about one run, readable while it goes on, after an interruption, and years later."""
+"""A run folder: everything about one run, readable during the run, after an interruption, and years later."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class RunFolder:
         self.status("running", 0)
 
     def write_versions(self, config: Config) -> None:
-        """Who made the run with what, and the checksum of its config."""
+        """Write the versions and machine that the run is made with, and the checksum of its config."""
         packages = {name: version(name) for name in ("fedtailor", "torch", "numpy", "safetensors")}
         machine = {"python": platform.python_version(), "platform": platform.platform()}
         weights = getattr(config.net, "weights", "")
@@ -79,7 +79,7 @@ class RunFolder:
         replace_text(self.versions, json.dumps({**packages, **machine, **started, **digest}, indent=1))
 
     def begin(self, simulation: Simulation) -> None:
-        """Write what there is before the first round: who holds which labels, and what clients told the server."""
+        """Write what is known before the first round: who holds which labels, and what clients sent the server."""
         self.write_labels(simulation.federation)
         for journal in self._journals.values():
             journal.cut(0)
@@ -87,15 +87,15 @@ class RunFolder:
         self.append_ledger(simulation)
 
     def mend(self, config: Config, federation: Federation) -> None:
-        """Write anew what is missing of what a folder has from its beginning."""
-        shutil.rmtree(self.path / DRAFT, ignore_errors=True)  # empty, or of a start that was cut off
+        """Rewrite what is missing of the files that a folder has from its start."""
+        shutil.rmtree(self.path / DRAFT, ignore_errors=True)  # empty, or of a start that was killed
         if not _read_json(self.versions):
             log.warning("'%s' was missing or damaged: it is written anew, with the versions of now.", self.versions)
             self.write_versions(config)
         self.write_labels(federation)
 
     def reopen(self) -> None:
-        """Add to the growing files as they are."""
+        """Continue the growing files as they are."""
         for journal in self._journals.values():
             journal.reopen()
 
@@ -113,7 +113,7 @@ class RunFolder:
 
     @property
     def state(self) -> str:
-        """running, interrupted, failed or finished, as it was last said."""
+        """The last state written: running, interrupted, failed or finished."""
         return self._said("state") or "unknown"
 
     @property
@@ -126,26 +126,26 @@ class RunFolder:
 
     @property
     def marked(self) -> dict[str, Mark]:
-        """How its files were when the run was finished; empty if it is not, or was before such marks were made."""
+        """The marks of its files when the run was finished; empty if it is not, or if an early version finished it."""
         try:
             return read_marks(_read_json(self.path / "status.json").get("files"))
         except ValueError:
             return {}
 
     def damage(self) -> str:
-        """The name of a file that is not what it was when the run was finished; empty if there is none."""
+        """Return the name of a file that has changed since the run was finished; empty if none has."""
         found = {name: mark_of(self.path / name) for name in self.marked}
         made_anew = () if found.get(TABLE) else (TABLE,)
         return next((name for name, mark in self.marked.items() if name not in made_anew and found[name] != mark), "")
 
     def missing(self, models: bool) -> bool:
-        """Whether a finished run lacks its table of clients or one of their models, which can be made anew."""
+        """Return whether a finished run lacks its table of clients or one of their models, which can be made again."""
         table = self.path / TABLE
         clients = len(table.read_bytes().splitlines()) - 1 if table.exists() else math.inf
         return clients == math.inf or (models and len(list(self.models.glob("client-*"))) < clients)
 
     def check_config(self) -> None:
-        """Refuse a config that is not the one the run began with."""
+        """Refuse a config that has changed since the run began."""
         known = _read_json(self.versions).get("config_sha256")
         if known is not None and known != _digest(self.config):
             raise FedTailorError(
@@ -156,7 +156,7 @@ class RunFolder:
         return read_lines(self.metrics)
 
     def append(self, record: Record, simulation: Simulation) -> None:
-        """Add one step's metrics, per-client results and ledger entries."""
+        """Append one step's metrics, per-client results and ledger entries."""
         self._journals["metrics.jsonl"].append(_json(record))
         outcomes = simulation.outcomes.items() if record["phase"] == "round" else ()
         logged = {i: o.logged for i, o in outcomes if o.logged}
@@ -175,13 +175,13 @@ class RunFolder:
             self._journals["ledger.csv"].append("\n".join(rows))
 
     def marks(self) -> dict[str, Mark]:
-        """How far the growing files have got."""
+        """Return the marks of the growing files."""
         return {name: journal.mark() for name, journal in self._journals.items()}
 
     def cut_back(self, checkpoint: Checkpoint) -> str:
-        """Forget what was written after a checkpoint, so that a resumed run writes it anew.
+        """Truncate what was written after a checkpoint, so that a resumed run writes it again.
 
-        Nothing is cut if a file does not hold all that it held then; the answer is the name of that file, else empty.
+        If a file no longer holds what it held then, truncate nothing and return its name; else return an empty string.
         """
         sizes: dict[str, int] | str = {name: mark.bytes for name, mark in checkpoint.files.items()}
         if not sizes:
@@ -196,7 +196,7 @@ class RunFolder:
         return ""
 
     def restore_ledger(self, ledger: Ledger) -> None:
-        ledger.totals.clear()  # what was told before the first round is in the file too
+        ledger.totals.clear()  # what was sent before the first round is in the file too
         with self.ledger.open(newline="") as file:
             for row in csv.DictReader(file):
                 direction: Any = row["direction"]
@@ -219,7 +219,7 @@ class RunFolder:
                 federation.plot(draft)
 
     def write_clients(self, simulation: Simulation) -> None:
-        """One row per client: its samples, how its personal model did at the last evaluation, what travelled."""
+        """Write one row per client: its samples, its personal model's last evaluation, and its bytes."""
         moved: Counter[tuple[int, str]] = Counter()
         for (client, way, _), count in simulation.ledger.totals.items():
             moved[client, way] += count
@@ -236,7 +236,7 @@ class RunFolder:
 
 
 def read_lines(path: Path) -> list[Record]:
-    """The whole lines of a jsonl file: a last line cut short by a kill is left out, any other damage is a FedTailorError."""
+    """Read the complete lines of a jsonl file: skip a last line cut short by a kill, raise FedTailorError at any other damage."""
     lines = path.read_bytes().splitlines() if path.exists() else []
     records = []
     for number, line in enumerate(lines, start=1):
@@ -251,7 +251,7 @@ def read_lines(path: Path) -> list[Record]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """What a file says; nothing if it is missing or damaged."""
+    """Read a JSON object; return an empty one if the file is missing or damaged."""
     try:
         read = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -272,7 +272,7 @@ def _json(value: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no NaN: it becomes null."""
+    """Replace NaN and infinity, which JSON does not have, by None."""
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Who takes part in a round, and who drops out of it."""
+"""Client sampling: who takes part in a round, and who drops out of it."""
 
 from __future__ import annotations
 

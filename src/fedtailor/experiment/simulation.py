@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from fedtailor.data.federation import Federation
-from fedtailor.engines import Engine, Outcome, start_engine
+from fedtailor.engines import Engine, Outcome, Work, start_engine
+from fedtailor.engines.base import save_module
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.aggregation import Aggregation
@@ -23,6 +24,7 @@ from fedtailor.experiment.evaluation import summarize
 from fedtailor.experiment.ledger import Ledger
 from fedtailor.experiment.notices import Notices
 from fedtailor.experiment.sampling import select
+from fedtailor.files import writing
 from fedtailor.learning import Payload, Protocol, Reply, Server, State
 from fedtailor.learning.participants import Modules
 from fedtailor.learning.samples import Samples
@@ -120,7 +122,7 @@ class Simulation:
         return self
 
     def step(self) -> Record:
-        """One round or, after the last round, one closing step."""
+        """Run one round or, after the last round, one closing step."""
         with self._threads():
             record = self._round() if self.round < self.protocol.rounds else self._closing_step()
         self.metrics.append(record)
@@ -163,7 +165,7 @@ class Simulation:
             "bytes_up": self.ledger.bytes("up"),
             "bytes_down": self.ledger.bytes("down"),
             **clock.seconds,
-            **self.engine.noted(),
+            **self.engine.take_counts(),
             **self._diverged(self.server.trouble),
             **self.server.logged,
         }
@@ -175,7 +177,7 @@ class Simulation:
         if self.closed == 1:
             self.traffic.down = {i: self._send(i) for i in self.everyone}
         self.ledger.open_round()
-        # As a round of its own, so that a run that goes back to the end of its rounds can tell what to forget.
+        # As a round of its own, so that a run that goes back to its last round knows what to drop.
         self.ledger.enter(self.round + 1, "down", self.traffic.down)
         self.engine.finish(self.closed, self.candidates, self._send)
         clock.lap("training")
@@ -193,7 +195,7 @@ class Simulation:
         }
 
     def _diverged(self, server: Counter[str]) -> Record:
-        """Tell where training diverged; a record counts the clients if there are any."""
+        """Log where training diverged, and count those clients for the record."""
         clients, self.engine.troubles = self.engine.troubles, {}
         self.notices.diverged(self.round, clients, server, self.protocol.lr)
         return {"diverged": len(clients)} if clients else {}
@@ -247,7 +249,7 @@ class Simulation:
         return payload
 
     def _enter_in_ledger(self) -> None:
-        """Weigh the round. Where everyone is synced after each round, that is the delivery, and it is weighed once."""
+        """Enter the round's bytes. Where everyone is synced after each round, that is the delivery, and it is entered once."""
         self.ledger.enter(self.round, "up", self.traffic.up)
         if not self.method.syncs_everyone or self.round == 1:
             self.ledger.enter(self.round, "down", self.traffic.down)
@@ -257,27 +259,40 @@ class Simulation:
     # -- looking at it ----------------------------------------------------------------------------------------------------------
 
     def state(self, client: int | str) -> State:
-        """A client's private state; the client is given by number or name."""
+        """Return a client's private state; the client is given by number or name."""
+        if not self.engine.holds_states:
+            raise FedTailorError("A site's private state stays on its own disk, in the folder state/ of the site.")
         return self.engine.state(self.federation.number(client))
 
     def personal(self, client: int | str) -> nn.Module:
-        """A client's personal model now, as an independent plain module; the client is given by number or name."""
+        """Return a client's personal model as it is now, as an independent plain module; the client is given by number or name."""
+        if not self.engine.holds_states:
+            raise FedTailorError("A site's personal model stays on its own disk, in the folder models/ of the site.")
         number = self.federation.number(client)
-        return self.engine.personal(self.round, number, self._send(number))
+        state = self.engine.state(number) if number in self.engine.known else None
+        return self.worker.personal(number, self.round, self._send(number), state)
 
     def save_models(self, folder: str | PathLike[str]) -> None:
-        """Save every client's personal model as it is now."""
-        self.engine.save_models(self.round, self.everyone, self._send, Path(folder))
+        """Save every client's personal model as it is now, in this folder or, where clients are sites, on each site's own disk."""
+        if not self.engine.holds_states:
+            self.engine.call(Work.SAVE_MODEL, self.round, self.everyone, self._send)
+            return
+        folder = Path(folder)
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+        for i in self.everyone:
+            save_module(self.personal(i), folder / f"client-{i:05d}.safetensors")
 
     def restore(self, round: int, server: State, clients: Mapping[int, State], metrics: list[Record]) -> None:
-        """Go back to the end of a round, as a checkpoint kept it."""
+        """Go back to the end of a round, from a checkpoint's content."""
         self.round, self.closed = round, 0
         self.server.state = dict(server)
-        self.engine.restore(clients)
+        if self.engine.holds_states:
+            self.engine.restore(clients)
         self.metrics = [r for r in metrics if r["round"] <= round and r["phase"] == "round"]
 
     def close(self) -> None:
-        """End the processes that the engine started; otherwise they end with the simulation."""
+        """Stop the processes that the engine started; otherwise they end with the simulation."""
         self.engine.close()
 
     @contextmanager

@@ -56,22 +56,6 @@ class Lesson:
         return Lesson(self.x[rows], self.answers[..., rows, :])
 
 
-class Adam:
-    """Adam on one vector (Kingma and Ba, 2015)."""
-
-    def __init__(self, weights: Tensor) -> None:
-        self.weights = weights
-        self.mean, self.square = torch.zeros_like(weights), torch.zeros_like(weights)
-        self.steps = 0
-
-    def step(self, gradient: Tensor, lr: float) -> None:
-        self.steps += 1
-        self.mean.lerp_(gradient, 0.1)
-        self.square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        scale = (self.square / (1 - 0.999**self.steps)).sqrt_().add_(1e-8)
-        self.weights.addcdiv_(self.mean, scale, value=-lr / (1 - 0.9**self.steps))
-
-
 def distil(
     party: Participant,
     student: Net,
@@ -100,18 +84,22 @@ def distil(
         return
     seen = torch.cat(schedule).unique()
     once = [] if refresh else lessons(seen)
-    adam = Adam(student.all._trainable)
+    weights = student.all._trainable  # the memory itself, which Adam writes into
+    adam = torch.optim.Adam([weights], lr=lr)
     judged = accept != "last"
     start = score(student, samples).accuracy if judged else math.nan
     best, chosen, losses = (start if accept == "val_better" else -1.0), student.all.vector, []
     for k, rows in enumerate(schedule):
         now = lessons(rows) if refresh else [lesson.at(torch.searchsorted(seen, rows)) for lesson in once]
-        rate = lr * (1 + math.cos(math.pi * k / steps)) / 2
-        losses.append(_step(student, adam, rate, now, divergence))
+        adam.param_groups[0]["lr"] = lr * (1 + math.cos(math.pi * k / steps)) / 2
+        loss, weights.grad = _loss_and_gradient(student, now, divergence)
+        if weights.grad is not None:
+            adam.step()
+        losses.append(loss)
         accuracy = score(student, samples).accuracy if judged else math.nan
         if not judged or accuracy > best:
             best, chosen = accuracy, student.all.vector
-    student.all.vector = chosen
+    weights.grad, student.all.vector = None, chosen
     finite = [value for value in losses if math.isfinite(value)]
     if len(finite) < len(losses):
         party.warn(f"{len(losses) - len(finite)} of {len(losses)} steps of distillation were left out: not finite")
@@ -119,20 +107,15 @@ def distil(
     party.log(**{f"{purpose}_loss": mean, f"{purpose}_accuracy_before": start, f"{purpose}_accuracy_after": best})
 
 
-def _step(
-    student: Net,
-    adam: Adam,
-    rate: float,
-    lessons: Sequence[Lesson],
-    divergence: Callable[[Tensor, Tensor], Tensor],
-) -> float:
-    """One step and its loss; a loss or gradient that is not finite leaves the student as it was."""
+def _loss_and_gradient(
+    student: Net, lessons: Sequence[Lesson], divergence: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[float, Tensor | None]:
+    """Return NaN and no gradient where either is not finite, with the student as it was."""
     before = student.all.vector
     student.train()
     loss = torch.stack([divergence(lesson.answers, student(lesson.x)) for lesson in lessons]).sum()
     gradient = student.all.gradient(loss)
     if not (loss.isfinite() and gradient.isfinite().all()):
         student.all.vector = before
-        return math.nan
-    adam.step(gradient, rate)
-    return loss.item()
+        return math.nan, None
+    return loss.item(), gradient

@@ -1,25 +1,23 @@
-"""The least value of a convex function of one number."""
+"""The minimum of a convex function of one variable."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
-HALVINGS = 50  # finer than a double can tell apart on [0, 1]
+from scipy.optimize import brentq
+
+FINEST = 4 * sys.float_info.epsilon  # the smallest relative tolerance that SciPy takes
 
 
 def argmin_convex(derivative: Callable[[float], float], low: float = 0.0, high: float = 1.0) -> float:
-    """Where a convex function with this derivative is least on [low, high]; the lower end if it is level there.
+    """Return where a convex function with this derivative is smallest on [low, high]: the lower end where it is constant.
 
-    Halving the stretch in which the derivative changes sign is as exact as the derivative itself, where comparing values stops at √ε.
+    A root of the derivative is as exact as the derivative itself; comparing values would stop at √ε. An end where the derivative is
+    NaN is returned as if the function were smallest there.
     """
-    if derivative(low) >= 0:
+    if not derivative(low) < 0:
         return low
-    if derivative(high) <= 0:
+    if not derivative(high) > 0:
         return high
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if derivative(middle) > 0:
-            high = middle
-        else:
-            low = middle
-    return (low + high) / 2
+    return brentq(derivative, low, high, xtol=1e-15 * (high - low), rtol=FINEST)

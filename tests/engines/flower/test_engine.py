@@ -26,6 +26,7 @@ from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower.checks import ReplyChecks
 from fedtailor.engines.flower.engine import capped
 from fedtailor.engines.flower.messages import BadMessage, read_call, read_outcome, write_call, write_outcome
+from fedtailor.engines.work import Work
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.run import start
 from fedtailor.experiment.run_folder import read_lines
@@ -172,8 +173,8 @@ def test_an_outcome_survives_its_message_to_the_bit():
 
 
 def test_a_call_survives_its_message():
-    plain, payload = read_call(write_call({"work": "fit", "round": 3}, {"body": torch.ones(2)}), "cpu")
-    assert plain == {"work": "fit", "round": 3}
+    plain, payload = read_call(write_call({"work": Work.FIT, "round": 3}, {"body": torch.ones(2)}), "cpu")
+    assert plain == {"work": Work.FIT, "round": 3}
     assert torch.equal(payload["body"], torch.ones(2))
 
 
@@ -283,21 +284,21 @@ def tensors(**shapes: tuple[int, ...]) -> Outcome:
 def test_entries_that_were_not_sent_down_must_be_as_most_sites_have_them():
     look = ReplyChecks(("model", "means"), dict.fromkeys(range(4), (5, 2)), few=10)
     good = {i: tensors(model=(100,), means=(3 + i, 8)) for i in range(3)}  # a count of classes may differ
-    assert look.refused("fit", good, {}) == {}
-    bad = look.refused("fit", {**good, 3: tensors(model=(99,), means=(3, 8))}, {})
+    assert look.refused(Work.FIT, good, {}) == {}
+    bad = look.refused(Work.FIT, {**good, 3: tensors(model=(99,), means=(3, 8))}, {})
     assert list(bad) == [3]
     assert "'model' (float32 99)" in bad[3]
-    assert list(look.refused("fit", {0: good[0], 3: tensors(model=(100,), means=(3, 9))}, {})) == [
+    assert list(look.refused(Work.FIT, {0: good[0], 3: tensors(model=(100,), means=(3, 9))}, {})) == [
         3
     ]  # known from before
-    assert list(look.refused("fit", {0: good[0], 1: good[1], 3: tensors(model=(100,))}, {})) == [3]
+    assert list(look.refused(Work.FIT, {0: good[0], 1: good[1], 3: tensors(model=(100,))}, {})) == [3]
 
 
 def test_clients_that_were_sent_other_things_may_answer_with_others():
     look = ReplyChecks(("model", "gains"), dict.fromkeys(range(3), (5, 2)), few=10)
     answers = {0: tensors(model=(50,)), 1: tensors(model=(50,), gains=(2,)), 2: tensors(model=(50,), gains=(1,))}
     sent = {0: {}, 1: {"models": torch.zeros(2, 50)}, 2: {"models": torch.zeros(1, 50)}}
-    assert look.refused("fit", answers, sent) == {}
+    assert look.refused(Work.FIT, answers, sent) == {}
 
 
 @pytest.mark.parametrize(
@@ -421,7 +422,7 @@ def test_a_sites_state_and_undeclared_payloads_are_nobodys_to_ask_for_or_send(tm
     config = Config.load(words=[*WORDS, "method=fedrep"])
     site = SiteNode.open(FakeGrid({}, config).place(1, tmp_path), "test", asked(config))
     call = {"round": 1, "step": 0, "oldest": 0}
-    for work in ("state", "remember", "forget"):
+    for work in (Work.GET_STATE, Work.SET_STATE, Work.DROP_STATE):
         with pytest.raises(FedTailorError, match=f"does not do '{work}'"):
             site.serve({**call, "work": work}, {})
     with pytest.raises(FedTailorError, match=r"sends \['trap'\], which fedrep does not declare"):
@@ -501,7 +502,7 @@ def test_a_reply_that_breaks_the_server_is_found_and_left_out(tmp_path, caplog):
 @pytest.mark.parametrize("times", [1e6, 1e38])
 def test_an_update_blown_up_is_left_out_and_the_honest_sites_stay_in(tmp_path, caplog, method, times):
     def spoil(call, client, reply):
-        if not call["work"].startswith("fit") or client != 1:
+        if not call["work"].trains or client != 1:
             return reply
         up = read_outcome(reply.content, "cpu").up
         return changed(reply, **{name: t * times for name, t in up.items() if name in ("model", "body", "head")})

@@ -19,6 +19,7 @@ from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower import transport as module
 from fedtailor.engines.flower.messages import read_call, write_outcome, write_site
 from fedtailor.engines.flower.transport import Transport
+from fedtailor.engines.work import Work
 
 OWNERS = {100 + client: client for client in range(3)}
 SITE = SiteDescription(0, "north", (5,), "float32", 2, ("no", "yes"), 0, (0.5,), (0.5,), train=30, test=10)
@@ -66,7 +67,7 @@ def answer_to(client: int):
     return write_outcome(Outcome({"body": torch.full((3,), float(client))}, 5, 0.1))
 
 
-def ask(post: Transport, work: str = "fit", round: int = 1):
+def ask(post: Transport, work: Work = Work.FIT, round: int = 1):
     return post.ask(work, round, {}, {i: {} for i in range(3)})
 
 

@@ -1,4 +1,4 @@
-"""What a server looks at before an answer from a site touches its model."""
+"""Checks of a site's reply before it touches the server's model."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ import torch
 from torch import Tensor
 
 from fedtailor.engines.base import Outcome
+from fedtailor.engines.work import Work
 from fedtailor.learning import Payload
 from fedtailor.learning.scoring import Score
 
 Kind = tuple[str, tuple[int, ...]]  # dtype and shape
-Form = tuple[tuple[str, str, tuple[int, ...]], ...]  # of each entry its name, dtype and shape
-Call = tuple[str, tuple[str, ...]]  # work, and the names of what was sent
+Form = tuple[tuple[str, str, tuple[int, ...]], ...]  # name, dtype and shape of each entry
+Call = tuple[Work, tuple[str, ...]]  # work, and the names of the entries sent
 
 ANY = -1  # a dimension that may differ from client to client
 
 
 @dataclass
 class ReplyChecks:
-    """Decides which answers of one call are fit for use.
+    """Decides which replies of one call are usable.
 
-    An entry named like one that was sent down must have its shape and type. For the others there is nothing to compare with but the
-    answers themselves: most of them agree on names, types and shapes, and an answer of another form is refused. A first dimension of
-    `few` at most may differ: it can count a client's classes, or the models it was sent. The form is remembered, so that later rounds
-    judge by it where votes are even.
+    An entry with the name of one that was sent down must have its shape and dtype. The others can only be compared with each other:
+    a reply whose names, dtypes and shapes differ from those of the majority is refused. A first dimension of at most `few` may differ:
+    it can count a client's classes, or the models it was sent. The majority's form is remembered and breaks ties in later rounds.
     """
 
     up: tuple[str, ...]  # what the method declares
-    sizes: Mapping[int, tuple[int, int]]  # client -> its training and test samples, as it described itself
-    few: int  # as many as there are classes or clients
-    known: dict[Call, Form] = field(default_factory=dict)  # the form seen before
+    sizes: Mapping[int, tuple[int, int]]  # client -> its training and test samples, by its own description
+    few: int  # the number of classes or of clients, whichever is larger
+    known: dict[Call, Form] = field(default_factory=dict)  # the majority's form so far
 
     def refused(
-        self, work: str, outcomes: Mapping[int, Outcome], sent: Mapping[int, Payload], trusted: Iterable[Payload] = ()
+        self, work: Work, outcomes: Mapping[int, Outcome], sent: Mapping[int, Payload], trusted: Iterable[Payload] = ()
     ) -> dict[int, str]:
-        """Client -> why its answer must not be used. `trusted` are answers to the same call from before, which vote too."""
+        """Return client -> why its reply must not be used. `trusted` are earlier replies to the same call, which vote too."""
         faults = {i: self._fault(work, i, outcome, sent.get(i, {})) for i, outcome in outcomes.items()}
         refused = {i: fault for i, fault in faults.items() if fault}
         given = {i: tuple(sorted(sent.get(i, {}))) for i in outcomes}
-        for names in set(given.values()):  # who was sent other things may answer with others
+        for names in set(given.values()):  # clients that were sent other entries may reply with others
             peers = [i for i in outcomes if given[i] == names and i not in refused]
             forms = {i: form(outcomes[i].up, self.few) for i in peers}
             refused |= self._outvoted((work, names), forms, [form(payload, self.few) for payload in trusted])
@@ -54,26 +54,26 @@ class ReplyChecks:
         if not votes:
             return {}
         usual = self.known[call] = max(votes, key=lambda form: (votes[form], form == self.known.get(call)))
-        told = f"where most sites send {shown(usual)}"
-        return {i: f"it sends {shown(own)} {told}" for i, own in forms.items() if own != usual}
+        usual_form = f"where most sites send {shown(usual)}"
+        return {i: f"it sends {shown(own)} {usual_form}" for i, own in forms.items() if own != usual}
 
-    def _fault(self, work: str, client: int, outcome: Outcome, sent: Payload) -> str:
+    def _fault(self, work: Work, client: int, outcome: Outcome, sent: Payload) -> str:
         train, test = self.sizes[client]
         undeclared = sorted(set(outcome.up) - set(self.up))
         if undeclared:
             return f"it sends {', '.join(map(repr, undeclared[:3]))}, which its method does not declare"
         for name, tensor in outcome.up.items():
             if name in sent and kind(tensor) != kind(sent[name]):
-                return f"its '{name}' is {_words(kind(tensor))} where {_words(kind(sent[name]))} was sent to it"
+                return f"its '{name}' is {_spelled(kind(tensor))} where {_spelled(kind(sent[name]))} was sent to it"
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 return f"its '{name}' holds values that are not finite"
-        if work.startswith("fit") and not 0 < outcome.samples <= train:
+        if work.trains and not 0 < outcome.samples <= train:
             return f"it says it trained on {outcome.samples} samples, but has {train} by its word at the start"
         if outcome.score is not None and not sane(outcome.score, test):
             return f"its score is impossible ({outcome.score})"
-        if outcome.score is not None and "score" not in work:
+        if outcome.score is not None and not work.scores:
             return "it sends a score that nobody asked for"
-        return "it sends no score" if "score" in work and outcome.score is None and test else ""
+        return "it sends no score" if work.scores and outcome.score is None and test else ""
 
 
 def sane(score: Score, samples: int) -> bool:
@@ -89,7 +89,7 @@ def form(payload: Payload, few: int) -> Form:
 
 
 def shown(form: Form) -> str:
-    return ", ".join(f"'{name}' ({_words((dtype, shape))})" for name, dtype, shape in form) or "nothing"
+    return ", ".join(f"'{name}' ({_spelled((dtype, shape))})" for name, dtype, shape in form) or "nothing"
 
 
 def _shape(tensor: Tensor, few: int) -> tuple[int, ...]:
@@ -97,5 +97,5 @@ def _shape(tensor: Tensor, few: int) -> tuple[int, ...]:
     return (ANY, *rest) if first and first[0] <= few else (*first, *rest)
 
 
-def _words(kind: Kind) -> str:
+def _spelled(kind: Kind) -> str:
     return f"{kind[0]} {'×'.join('?' if n == ANY else str(n) for n in kind[1]) or 'number'}"

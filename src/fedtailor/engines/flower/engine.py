@@ -1,36 +1,35 @@
-"""The engine of real federations: each client's part of a call is a message that Flower carries to the node that holds the client."""
+"""The engine of real federations: Flower carries each client's part of a call, as a message, to the node that holds the client."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-from torch import nn
 
 from fedtailor.engines.base import Engine, Outcome, Send
 from fedtailor.engines.flower.checks import ReplyChecks
 from fedtailor.engines.flower.transport import Transport
+from fedtailor.engines.work import Work
 from fedtailor.errors import FedTailorError
-from fedtailor.learning import Payload, State
+from fedtailor.learning import Payload
 
 log = logging.getLogger("fedtailor")
 
 
 class Flower(Engine):
-    """Private states and personal models stay at the sites: neither `state` nor `personal` can be asked for here.
+    """Asks sites for work. Their private states and personal models stay on their own disks.
 
-    A site that is missing, late, fails, or answers with something unfit is left out of the call, named in the log, and counted.
+    A site that is missing, late, fails, or sends an unusable reply is left out of the call, named in the log, and counted.
     """
 
-    doubts = True
+    trusts_clients = False
+    holds_states = False  # a message says its round, and a site starts from the state that it had before
 
     def __init__(
         self,
-        post: Transport,
-        scrutiny: ReplyChecks,
+        transport: Transport,
+        checks: ReplyChecks,
         names: Sequence[str],
         common: Mapping[str, Any],
         *,
@@ -39,13 +38,13 @@ class Flower(Engine):
         min_replies: int = 1,
         max_share: float = 1.0,
     ) -> None:
-        """`common` goes with every message; `oldest` tells the earliest round that this server may go back to.
+        """`common` goes with every message; `oldest` returns the earliest round that this server may go back to.
 
-        `hellos` are what the sites told in an earlier run of the same federation. No client weighs more than `max_share` of a round.
+        `hellos` are what the sites sent in an earlier run of the same federation. No client weighs more than `max_share` of a round.
         """
         super().__init__()
-        self.post = post
-        self.scrutiny = scrutiny
+        self.transport = transport
+        self.checks = checks
         self.names = names
         self.common = dict(common)
         self.oldest = oldest
@@ -55,10 +54,10 @@ class Flower(Engine):
         self.step = 0  # closing steps so far
         self.counts = {"missing": 0, "rejected": 0}
 
-    def call(self, work: str, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
+    def call(self, work: Work, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
         sent = {i: send(i) for i in sorted(clients)}
-        outcomes, missing = self.post.ask(work, round, self.plain(), sent)
-        refused = self.scrutiny.refused(work, outcomes, sent)
+        outcomes, missing = self.transport.ask(work, round, self.plain(), sent)
+        refused = self.checks.refused(work, outcomes, sent)
         for i, reason in missing.items():
             log.warning("round %d, %s: no answer from %s: %s", round, work, self.names[i], reason)
         self.counts["missing"] += len(missing)
@@ -67,11 +66,11 @@ class Flower(Engine):
         return {i: outcome for i, outcome in outcomes.items() if i not in refused}
 
     def plain(self) -> dict[str, Any]:
-        """What every message says beside its payload."""
+        """Return what every message says beside its payload."""
         return {**self.common, "step": self.step, "oldest": self.oldest()}
 
     def fit(self, round: int, clients: Iterable[int], send: Send, *, evaluate: bool) -> dict[int, Outcome]:
-        clients = list(clients)
+        clients, self.step = list(clients), 0
         outcomes = super().fit(round, clients, send, evaluate=evaluate)
         if len(outcomes) < min(self.min_replies, len(clients)):
             raise FedTailorError(
@@ -86,7 +85,7 @@ class Flower(Engine):
         super().finish(step, clients, send)
 
     def hello(self, clients: Iterable[int]) -> dict[int, Payload]:
-        """Everyone has to be heard before a method can start; who was heard in an earlier run need not be asked again."""
+        """Collect every site's hello, which a method needs to start; sites that sent theirs in an earlier run are not asked again."""
         if self.hellos is None:
             clients = list(clients)
             heard = super().hello(clients)
@@ -98,10 +97,6 @@ class Flower(Engine):
             self.hellos = heard
         return dict(self.hellos)
 
-    def save_models(self, round: int, clients: Iterable[int], send: Send, folder: Path) -> None:
-        """Each site saves its own model on its own disk."""
-        self.call("save", round, clients, send)
-
     def name(self, client: int) -> str:
         return self.names[client]
 
@@ -110,33 +105,19 @@ class Flower(Engine):
             log.warning("the answer of %s is left out: %s", self.names[client], reason)
         self.counts["rejected"] += 1
 
-    def noted(self) -> dict[str, float]:
+    def take_counts(self) -> dict[str, float]:
         counts, self.counts = self.counts, dict.fromkeys(self.counts, 0)
         return dict(counts)
 
-    def personal(self, round: int, client: int, payload: Payload) -> nn.Module:
-        raise FedTailorError("A site's personal model stays on its own disk, in the folder models/ of the site.")
-
-    def state(self, client: int) -> State:
-        raise FedTailorError("A site's private state stays on its own disk, in the folder state/ of the site.")
-
-    def states(self) -> dict[int, State]:
-        """Nothing for the server's checkpoint: the sites keep their states of all rounds that it may go back to."""
-        return {}
-
-    def restore(self, states: Mapping[int, State]) -> None:
-        """Nothing to do: a message says its round, and a site starts from what it had before that."""
-        self.step = 0
-
 
 def capped(samples: Mapping[int, int], share: float) -> dict[int, int]:
-    """Cut the largest numbers of samples so that none is more than this share of their sum; all are equal where that cannot be.
+    """Cut the largest sample counts so that none exceeds this share of their sum; make all equal where that is impossible.
 
     >>> capped({0: 30, 1: 10, 2: 60_000}, 0.5)
     {0: 30, 1: 10, 2: 40}
     """
     sizes = sorted(samples.values(), reverse=True)
-    for cut, largest in enumerate(sizes):  # so many are cut to c = share · (cut · c + the rest)
+    for cut, largest in enumerate(sizes):  # the first `cut` are set to c = share · (cut · c + the rest)
         left = 1 - cut * share
         if left > 0 and largest <= (most := share * sum(sizes[cut:]) / left):
             return {i: min(n, int(most)) if cut else n for i, n in samples.items()}

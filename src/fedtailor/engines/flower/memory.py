@@ -1,4 +1,4 @@
-"""Bound the memory that unpacking another party's bytes may take."""
+"""A bound on the memory that unpacking received bytes may take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def growing_by(most: int) -> Iterator[None]:
-    """Let this process grow by so many bytes; who asks for more gets a MemoryError. Only Linux keeps to it."""
+    """Let this process grow by at most this many bytes; beyond, allocation raises MemoryError. Effective on Linux only."""
     if sys.platform != "linux":
         yield
         return

@@ -1,6 +1,6 @@
 """A call and its outcome as Flower's records: tensors by name, and plain values beside them.
 
-What is read here was written by another party, which may have written anything: a BadMessage says what is wrong with it.
+The sender of what is read here may have written anything; BadMessage says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedtailor.data.sites import SiteDescription
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower.npy import read_npy
+from fedtailor.engines.work import Work
 from fedtailor.learning import Payload
 from fedtailor.learning.scoring import Score
 
-MANY = 200  # entries of a record: tensors, or numbers that a client logs in one round
+MANY = 200  # entries per record: tensors, or numbers that a client logs in one round
 LONGEST = 100  # characters of an entry's name
-INFINITE = (float("inf"), float("-inf"))  # what a client logs of a loss that diverged is not passed on
+INFINITE = (float("inf"), float("-inf"))  # a client may log these when it diverges; they are dropped
 LARGEST = 1e30  # no honest number is larger, and sums of such numbers stay finite
 DESCRIPTION = 4_000_000  # bytes of a site's description, which holds the names of its labels
 
 
 class BadMessage(ValueError):
-    """What arrived is not what a well-behaved party sends."""
+    """A received message that no well-behaved sender would write."""
 
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Whatever goes wrong while something of another party is read is a BadMessage, in words fit for a log."""
+    """Turn whatever goes wrong while a received message is read into a BadMessage, in words fit for a log."""
     try:
         yield
     except BadMessage:
@@ -42,7 +43,7 @@ def refusing(what: str) -> Iterator[None]:
 
 
 def in_a_line(text: object) -> str:
-    """Words of another party, for a log: short, and without characters that a terminal obeys."""
+    """Make received text fit for a log: short, and without control characters."""
     plain = "".join(c if c.isprintable() else " " for c in str(text)[:300])
     return plain.strip() + ("…" if len(str(text)) > 300 else "")
 
@@ -54,7 +55,7 @@ def write_call(plain: Mapping[str, Any], payload: Payload) -> RecordDict:
 def read_call(content: RecordDict, device: str) -> tuple[dict[str, Any], Payload]:
     with refusing("the call"):
         plain = json.loads(_record(content, "call", ConfigRecord)["plain"])
-        return plain, _tensors(_record(content, "payload", ArrayRecord), device)
+        return {**plain, "work": Work(plain["work"])}, _tensors(_record(content, "payload", ArrayRecord), device)
 
 
 def write_outcome(outcome: Outcome) -> RecordDict:
@@ -93,14 +94,14 @@ def read_site(content: RecordDict) -> SiteDescription:
 
 
 def check_weight(content: RecordDict, limit: int, option: str = "") -> None:
-    """Refuse a message of too many bytes before anything of it is unpacked."""
+    """Refuse a message that is too large before any of it is unpacked."""
     size = weight(content)
     if size > limit:
         raise BadMessage(f"it weighs {size:,} bytes, and {limit:,} are allowed{option}")
 
 
 def weight(content: RecordDict) -> int:
-    """Bytes of a whole message: arrays, texts, numbers, and the names of them all."""
+    """Return the bytes of a whole message: arrays, texts, numbers, and all names."""
     return sum(
         len(name) + sum(len(entry) + _size(value) for entry, value in record.items())
         for name, record in content.items()
@@ -147,7 +148,7 @@ def _record(content: RecordDict, name: str, kind: type) -> Any:
 
 
 def _number(record: MetricRecord, name: str, kind: type) -> Any:
-    """A number of the record; a float may be NaN, which is what a client has that did not train."""
+    """Read a number of the record; a float may be NaN, as the loss of a client that did not train is."""
     value: Any = record.get(name)
     numeric = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
     if not numeric:

@@ -1,4 +1,4 @@
-"""Read another party's array in NumPy's format: its header is matched, never evaluated, and checked against its bytes before any copy."""
+"""Read a received array in NumPy's format: the header is matched, never evaluated, and checked against the data before any copy."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 
 import numpy as np
 
-DTYPES = ("|b1", "|u1", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8")  # of the tensors that travel
+DTYPES = ("|b1", "|u1", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8")  # of tensors that may travel
 HEADER = re.compile(
     rb"\{'descr': '([|<][a-z]\d)', 'fortran_order': False, 'shape': \(((?:[0-9]{1,18}, ?)*(?:[0-9]{1,18})?)\), \} *\n"
 )
 LONGEST = 1024  # bytes of a header
-START = {b"\x93NUMPY\x01\x00": 2, b"\x93NUMPY\x02\x00": 4}  # magic and version -> bytes that tell the header's length
+START = {b"\x93NUMPY\x01\x00": 2, b"\x93NUMPY\x02\x00": 4}  # magic and version -> bytes of the header's length
 
 
 def read_npy(data: bytes) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Messages to the nodes of a Flower federation, and who is where."""
+"""Messages to the nodes of a Flower federation, and which node holds which client."""
 
 from __future__ import annotations
 
@@ -24,33 +24,31 @@ from fedtailor.engines.flower.messages import (
     refusing,
     write_call,
 )
+from fedtailor.engines.work import Work
 from fedtailor.learning import Payload
 
 log = logging.getLogger("fedtailor")
 
-PAUSE = 0.05, 3.0  # seconds between two looks for answers, at first and at most
-PARTING = 5.0  # seconds for the sites to hear that the run is finished
-RETRY = 30.0  # seconds until a node that did not say who it is gets asked again
-MISSES = 2  # messages in a row that a node may leave unanswered before nobody waits for it
+PAUSE = 0.05, 3.0  # seconds between two polls for replies, at first and at most
+PARTING = 5.0  # seconds for the sites to learn that the run is finished
+RETRY = 30.0  # seconds until a node that did not identify itself is asked again
+MISSES = 2  # messages in a row that a node may leave unanswered before it is no longer waited for
 SILENCE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
-COPIES, ROOM = 6, 1 << 30  # of the largest answer, and bytes beside them, that Flower may hold while it unpacks one
-KINDS = {
-    "fit": "train",
-    "sync": "train",
-    "finish": "train",
-    "score": "evaluate",
-}  # by a work's first word; others are queries
+COPIES, ROOM = (
+    6,
+    1 << 30,
+)  # copies of the largest reply, and bytes beside them, that Flower may hold while it unpacks one
 
 
 class Silence(BadMessage):
-    """What Flower itself answers where a node does not."""
+    """Flower's own reply in place of a node that does not reply."""
 
 
 class Transport:
-    """Knows which node holds which client, and asks the nodes.
+    """Sends messages to the nodes that hold the clients, and collects their replies.
 
-    A node that leaves `MISSES` messages in a row unanswered is waited for no longer. It gets no more work, but the question who it is, in
-    the background, and is back among the others once it has answered that.
+    A node that leaves `MISSES` messages in a row unanswered is no longer waited for. It gets no more work; in the background it is asked
+    to describe itself, and takes part again once it does.
     """
 
     def __init__(
@@ -63,9 +61,9 @@ class Transport:
         limit: int,
         device: str,
     ) -> None:
-        """`owners` says which client's key a node has (None: a newcomer's); `said` goes with every message.
+        """`owners` maps a node to the client whose key it has (None: a newcomer's); `said` goes with every message.
 
-        Answers are waited for so many seconds; one of more than `limit` bytes is not unpacked.
+        `timeout` is in seconds; a reply of more than `limit` bytes is not unpacked.
         """
         self.grid = grid
         self.owners = owners
@@ -74,34 +72,38 @@ class Transport:
         self.limit = limit
         self.device = device
         self.online: set[int] = set()
-        self.sites: dict[int, SiteDescription] = {}  # node -> what it said of itself
-        self.asked: dict[int, tuple[str, float]] = {}  # node -> the message that asks who it is, and when it was sent
-        self.failed: dict[int, float] = {}  # node -> when it last failed to say who it is
+        self.sites: dict[int, SiteDescription] = {}  # node -> its description of itself
+        self.asked: dict[
+            int, tuple[str, float]
+        ] = {}  # node -> id and time of the message that asks for its description
+        self.failed: dict[int, float] = {}  # node -> when it last failed to describe itself
         self.misses: Counter[int] = Counter()  # node -> messages in a row that it left unanswered
 
     @property
     def nodes(self) -> dict[int, int]:
-        """Client -> node that answers. Whose key a node has decides which client it is, not what it says."""
+        """Client -> its node, of nodes that reply. A node's key decides which client it is, not its description."""
         return {
             site.client: node for node, site in self.sites.items() if site.client is not None and not self._silent(node)
         }
 
-    def ask(self, work: str, round: int, plain: Mapping[str, Any], payloads: Mapping[int, Payload]) -> Answers:
-        """Have clients do one kind of work: what they answer, and why others do not."""
+    def ask(self, work: Work, round: int, plain: Mapping[str, Any], payloads: Mapping[int, Payload]) -> Answers:
+        """Have clients do one kind of work; return their outcomes, and why others have none."""
         self.meet(payloads)
         return self.ask_nodes(work, round, plain, payloads, self.nodes)
 
     def ask_nodes(
-        self, work: str, round: int, plain: Mapping[str, Any], payloads: Mapping[int, Payload], nodes: Mapping[int, int]
+        self,
+        work: Work,
+        round: int,
+        plain: Mapping[str, Any],
+        payloads: Mapping[int, Payload],
+        nodes: Mapping[int, int],
     ) -> Answers:
         to = {node: i for i, node in nodes.items() if i in payloads}
-        letters = {
-            node: self._letter(work, round, {**plain, "work": work, "round": round}, payloads[i], node)
-            for node, i in to.items()
-        }
+        messages = {node: self._message(work, round, plain, payloads[i], node) for node, i in to.items()}
         outcomes: dict[int, Outcome] = {}
         missing = {i: self._absence(i) for i in payloads if i not in to.values()}
-        answers, troubles = self.exchange(letters)
+        answers, troubles = self.exchange(messages)
         for node, answer in answers.items():
             try:
                 with refusing("it"):
@@ -112,15 +114,15 @@ class Transport:
         return dict(sorted(outcomes.items())), missing | {to[node]: trouble for node, trouble in troubles.items()}
 
     def meet(self, wanted: Iterable[int] | None = None) -> None:
-        """Ask nodes that have come online or fallen silent who they are; forget those that have gone.
+        """Ask nodes that came online or fell silent for their descriptions; forget those that are gone.
 
-        Only nodes that are asked for the first time are waited for, and only while one of the wanted clients (None: any) has no node.
+        Wait only for nodes that are asked for the first time, and only while one of the wanted clients (None: any) has no node.
         """
         self._forget_all_but(set(self.grid.get_node_ids()))
         due = [node for node in self._unsure() if node not in self.asked and not self._lately(node)]
         new = {node for node in due if node not in self.failed and node not in self.misses}
-        letters = {node: self._letter("describe", 0, {"work": "describe"}, {}, node) for node in due}
-        self.asked |= {node: (id, time.monotonic()) for id, node in self._push(letters).items()}
+        messages = {node: self._message(Work.DESCRIBE, 0, {}, {}, node) for node in due}
+        self.asked |= {node: (id, time.monotonic()) for id, node in self._push(messages).items()}
         for node in set(due) - self.asked.keys():
             self._doubt(node, "the message could not be sent")
         began = time.monotonic()
@@ -130,16 +132,16 @@ class Transport:
             self._hear()
 
     def part(self) -> None:
-        """Tell the sites that the run is finished; who does not hear it is not waited for long."""
+        """Tell the sites that the run is finished, without waiting long."""
         self.timeout = min(self.timeout, PARTING)
         online = sorted(self.sites.keys() & set(self.grid.get_node_ids()))
-        self.exchange({node: self._letter("bye", 0, {"work": "bye"}, {}, node) for node in online})
+        self.exchange({node: self._message(Work.END, 0, {}, {}, node) for node in online})
 
-    def exchange(self, letters: Mapping[int, Message]) -> tuple[dict[int, Message], dict[int, str]]:
-        """Send one message to each node; answers by node, and what went wrong by node."""
+    def exchange(self, messages: Mapping[int, Message]) -> tuple[dict[int, Message], dict[int, str]]:
+        """Send one message to each node; return replies by node, and what went wrong by node."""
         answers: dict[int, Message] = {}
-        waiting = self._push(letters)
-        troubles = {node: "the message could not be sent" for node in letters if node not in waiting.values()}
+        waiting = self._push(messages)
+        troubles = {node: "the message could not be sent" for node in messages if node not in waiting.values()}
         silent: set[int] = set()
         began = time.monotonic()
         while waiting and (passed := time.monotonic() - began) < self.timeout:
@@ -156,26 +158,26 @@ class Transport:
                 del waiting[id]
             if waiting:
                 self._pause(passed)
-        self._count_misses(letters.keys(), silent | set(waiting.values()))
+        self._count_misses(messages.keys(), silent | set(waiting.values()))
         return answers, troubles | dict.fromkeys(waiting.values(), f"no answer in {self.timeout:g} s")
 
-    def _push(self, letters: Mapping[int, Message]) -> dict[str, int]:
-        """Message -> node, of those that could be sent."""
-        ids = list(self.grid.push_messages(list(letters.values()))) if letters else []
+    def _push(self, messages: Mapping[int, Message]) -> dict[str, int]:
+        """Send messages; return message id -> node, of those that could be sent."""
+        ids = list(self.grid.push_messages(list(messages.values()))) if messages else []
         return {
-            id: node for id, node in zip(ids, letters, strict=False) if id
+            id: node for id, node in zip(ids, messages, strict=False) if id
         }  # no ids at all: together they were too large
 
     def _pull(self, id: str) -> Message | None:
-        """The answer to a message, if it is there; a BadMessage says why it is of no use.
+        """Return the reply to a message, if it has arrived; raise BadMessage if it is unusable.
 
-        Flower unpacks what it fetches, and fails where that is not what it should be. So each answer is fetched by itself: together, one
-        would take the others with it. And a few bytes can be made to unpack to terabytes.
+        Flower unpacks what it fetches, and fails on malformed data. Each reply is fetched by itself, so that one cannot take the others
+        with it; and memory is bounded, since a few bytes can be made to unpack to terabytes.
         """
         try:
             with growing_by(COPIES * self.limit + ROOM):
                 found = [m for m in self.grid.pull_messages([id]) if m.metadata.reply_to_message_id == id]
-        except httpx.HTTPError:  # not the site's, but the server's own
+        except httpx.HTTPError:  # the server's own failure, not the site's
             raise
         except MemoryError:
             raise BadMessage("an answer that takes far more memory to unpack than max_reply_mb") from None
@@ -192,7 +194,7 @@ class Transport:
         return answer
 
     def _hear(self) -> None:
-        """Take in what nodes have answered that were asked who they are."""
+        """Take in the descriptions that have arrived."""
         for node, (id, moment) in list(self.asked.items()):
             try:
                 answer = self._pull(id)
@@ -215,7 +217,7 @@ class Transport:
     def _doubt(self, node: int, trouble: str) -> None:
         self.asked.pop(node, None)
         self.failed[node] = time.monotonic()
-        if not self._silent(node):  # of which it was said already
+        if not self._silent(node):  # that was logged already
             log.warning("node %d does not say which site it is: %s", node, trouble)
 
     def _count_misses(self, asked: Iterable[int], silent: set[int]) -> None:
@@ -236,7 +238,7 @@ class Transport:
         return self.misses[node] >= MISSES
 
     def _unsure(self) -> list[int]:
-        """Online nodes of which it is not known who they are, or whether they still answer."""
+        """Return online nodes that have not described themselves or do not reply."""
         return sorted(node for node in self.online if node not in self.sites or self._silent(node))
 
     def _lately(self, node: int) -> bool:
@@ -257,12 +259,12 @@ class Transport:
         return "it is asked in the background only until it answers" if known else "its node is not online"
 
     def _pause(self, passed: float) -> None:
-        """Never much longer than it has taken already."""
+        """Wait in proportion to the time already passed."""
         time.sleep(max(0.0, min(PAUSE[0] + passed / 10, PAUSE[1], self.timeout - passed)))
 
-    def _letter(self, work: str, round: int, plain: Mapping[str, Any], payload: Payload, node: int) -> Message:
-        kind = KINDS.get(work.partition("+")[0], "query")
-        plain = {**self.said, **plain, "client": self.owners[node]}
+    def _message(self, work: Work, round: int, plain: Mapping[str, Any], payload: Payload, node: int) -> Message:
+        kind = "train" if work.changes_state else "evaluate" if work.scores else "query"
+        plain = {**self.said, **plain, "work": work, "round": round, "client": self.owners[node]}
         return Message(write_call(plain, payload), node, kind, ttl=self.timeout, group_id=str(round))
 
 

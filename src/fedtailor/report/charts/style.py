@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.report.labels import SHADES
+from fedtailor.data.label_figure import SHADES
 from fedtailor.report.pictures import COLOURS
 from fedtailor.report.results import Result
 from fedtailor.report.sheets import one_line

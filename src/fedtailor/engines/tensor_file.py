@@ -1,6 +1,6 @@
-"""A parcel: plain values and tensors in one anonymous file in memory, of which only the descriptor passes between processes.
+"""Plain values and tensors in one anonymous file in memory; only its descriptor passes between processes.
 
-The sender writes each tensor once, however many receivers and clients there are. What is received is the receiver's own memory.
+The sender writes each tensor once, for any number of receivers. A receiver reads into memory of its own.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LENGTH = 8  # bytes of the number that says how long the JSON text is
+LENGTH = 8  # bytes of the length of the JSON text
 
 
-class Parcel:
-    """A received parcel: `plain`, and the tensors by number, each read when it is asked for."""
+class TensorFile:
+    """A received file: `plain`, and the tensors by number, each read on access."""
 
     def __init__(self, file: int) -> None:
         self.file = file
@@ -36,7 +36,7 @@ class Parcel:
 
 
 def pack(plain: Any, tensors: Iterable[Tensor]) -> int:
-    """Write a parcel; the descriptor of its file is the caller's to send and to close."""
+    """Write a file and return its descriptor, which the caller sends and closes."""
     tensors = [t.detach().cpu().contiguous() for t in tensors]
     layout, end = [], 0
     for tensor in tensors:
@@ -54,17 +54,17 @@ def send(line: socket.socket, file: int) -> None:
     socket.send_fds(line, [b"p"], [file])
 
 
-def receive(line: socket.socket) -> Parcel | None:
-    """The next parcel, or None when the other side is gone."""
+def receive(line: socket.socket) -> TensorFile | None:
+    """Return the next file, or None when the other side is gone."""
     try:
         _, files, _, _ = socket.recv_fds(line, 1, 1)
     except ConnectionResetError:
         return None
-    return Parcel(files[0]) if files else None
+    return TensorFile(files[0]) if files else None
 
 
 def write_tensor(file: int, tensor: Tensor, offset: int) -> None:
-    """Write the values of a contiguous tensor in main memory."""
+    """Write the values of a contiguous CPU tensor."""
     _whole(os.pwritev, file, _bytes(tensor), offset)
 
 
@@ -76,7 +76,7 @@ def read_tensor(file: int, shape: Sequence[int], dtype: torch.dtype, offset: int
 
 def _anonymous_file() -> int:
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("parcel")
+        return os.memfd_create("fedtailor")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
@@ -91,6 +91,6 @@ def _whole(move: Any, file: int, memory: memoryview, offset: int) -> int:
     while done < len(memory):
         moved = move(file, [memory[done:]], offset + done)
         if moved == 0:
-            raise EOFError("a parcel was cut short")
+            raise EOFError("a tensor file was cut short")
         done += moved
     return done

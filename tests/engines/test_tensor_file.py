@@ -1,4 +1,4 @@
-"""What is put into a parcel comes out of it, and it is the receiver's own."""
+"""What is put into a tensor file comes out of it, and it is the receiver's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import pytest
 import torch
 
-from fedtailor.engines import parcel
+from fedtailor.engines import tensor_file
 
 
 def test_values_and_tensors_come_out_as_they_went_in():
@@ -20,10 +20,10 @@ def test_values_and_tensors_come_out_as_they_went_in():
         torch.tensor([True, False]),
     ]
     here, there = socket.socketpair()
-    file = parcel.pack({"loss": 0.1 + 0.2, "nan": float("nan"), "name": "é"}, tensors)
-    parcel.send(here, file)
+    file = tensor_file.pack({"loss": 0.1 + 0.2, "nan": float("nan"), "name": "é"}, tensors)
+    tensor_file.send(here, file)
     os.close(file)
-    received = parcel.receive(there)
+    received = tensor_file.receive(there)
     assert received.plain["loss"] == 0.1 + 0.2
     assert received.plain["name"] == "é"
     for number, tensor in enumerate(tensors):
@@ -37,18 +37,18 @@ def test_values_and_tensors_come_out_as_they_went_in():
 def test_a_line_that_was_closed_brings_nothing():
     here, there = socket.socketpair()
     here.close()
-    assert parcel.receive(there) is None
+    assert tensor_file.receive(there) is None
 
 
-def test_one_parcel_goes_to_many_and_a_short_one_is_noticed():
-    file = parcel.pack([], [torch.arange(5)])
+def test_one_file_goes_to_many_and_a_short_one_is_noticed():
+    file = tensor_file.pack([], [torch.arange(5)])
     for _ in range(2):
         here, there = socket.socketpair()
-        parcel.send(here, file)
-        received = parcel.receive(there)
+        tensor_file.send(here, file)
+        received = tensor_file.receive(there)
         assert received[0].tolist() == [0, 1, 2, 3, 4]
         received.close()
     os.truncate(file, os.fstat(file).st_size - 8)
     with pytest.raises(EOFError, match="cut short"):
-        parcel.Parcel(file)[0]
+        tensor_file.TensorFile(file)[0]
     os.close(file)

@@ -1,0 +1,47 @@
+"""What an engine can ask of a client."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Work(StrEnum):
+    """One kind of work; its value is the word that travels and appears in the log. `Work(word)` refuses any other word.
+
+    >>> Work("fit+score").trains, Work.FIT_AND_SCORE.scores, Work.SCORE.changes_state
+    (True, True, False)
+    """
+
+    HELLO = "hello"
+    FIT = "fit"
+    FIT_AND_SCORE = "fit+score"
+    SCORE = "score"
+    SYNC = "sync"
+    SYNC_AND_SCORE = "sync+score"
+    FINISH = "finish"
+
+    # private states; no site serves these
+    GET_STATE = "state"
+    SET_STATE = "remember"
+    DROP_STATE = "forget"
+
+    # only sites serve these
+    DESCRIBE = "describe"
+    SAVE_MODEL = "save"
+    ONBOARD = "onboard"
+    END = "bye"
+
+    @property
+    def trains(self) -> bool:
+        """Whether the client trains in a round."""
+        return self in (Work.FIT, Work.FIT_AND_SCORE)
+
+    @property
+    def scores(self) -> bool:
+        """Whether the outcome has a score."""
+        return self in (Work.FIT_AND_SCORE, Work.SCORE, Work.SYNC_AND_SCORE)
+
+    @property
+    def changes_state(self) -> bool:
+        """Whether the method may change the client's private state."""
+        return self.trains or self in (Work.SYNC, Work.SYNC_AND_SCORE, Work.FINISH)
