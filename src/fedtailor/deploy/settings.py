@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from fedtailor.deploy import PORT
 from fedtailor.experiment.config import Config, apply_override, check_keys, options_of, write_toml
 from fedtailor.registry import build, option
-
-PORT = 9092
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from fedtailor.errors import FedTailorError
-from fedtailor.registry import option
+from fedtailor.registry import check, differing, option
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Protocol:
     )
 
     def __post_init__(self) -> None:
+        check(self)
         low, high = self.join_range
         if not 0 < low <= high <= 1:
             raise FedTailorError(
@@ -62,6 +63,9 @@ class Protocol:
             raise FedTailorError(
                 f"device = {self.device!r} is not available on this machine; device=cpu always is."
             ) from None
+
+    def __repr__(self) -> str:
+        return differing(self)
 
     @property
     def join_range(self) -> tuple[float, float]:
