@@ -248,8 +248,8 @@ def test_repr_reads_well():
     assert repr(federation).splitlines() == [
         "Federation: 1 clients, 2 classes, samples of 1×28×28 uint8",
         "  3 training and 3 test samples",
-        "  training samples a client: smallest 3, median 3, largest 3",
-        "  classes a client:          smallest 2, median 2, largest 2",
+        "  training samples per client: smallest 3, median 3, largest 3",
+        "  classes per client:          smallest 2, median 2, largest 2",
     ]
 
 

@@ -22,7 +22,7 @@ from fedtailor.experiment.options import RunOptions, keywords_of
 from fedtailor.files import replace_text
 from fedtailor.methods import Method
 from fedtailor.registry import differing
-from fedtailor.report.results import find_runs
+from fedtailor.report.results import Result, find_runs
 from fedtailor.report.tables import comparison_csv
 
 log = logging.getLogger("fedtailor")
@@ -65,6 +65,10 @@ class Study(Results):
         self.runs = list(runs)
 
     @property
+    def results(self) -> list[Result]:
+        return [result for run in self.runs for result in run.results]
+
+    @property
     def state(self) -> str:
         """finished if every run is, else the state of the first that is not."""
         return next((run.state for run in self.runs if run.state != "finished"), "finished")
@@ -84,8 +88,7 @@ class Study(Results):
 
     def write(self) -> None:
         """Write the table and the picture of all runs."""
-        results = [result for run in self.runs for result in run.results]
-        replace_text(self.path / "table.csv", comparison_csv(results))
+        replace_text(self.path / "table.csv", comparison_csv(self.results))
         self.plot()
 
     def __repr__(self) -> str:

@@ -37,7 +37,7 @@ def compare(
     if study.state != "finished":
         console.print("Interrupted. The same command carries on.")
         raise typer.Exit(130)
-    console.print(comparison_table([result for run in study for result in run.results]))
+    console.print(comparison_table(study.results))
     console.print(
         f"Table: {folder / 'table.csv'}\nPicture: {folder / 'accuracy.png'}\nRuns: {folder}/*", soft_wrap=True
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import operator
 import warnings
 from collections import Counter
@@ -234,10 +235,13 @@ class Federation:
             f"samples of {shape_words(self.shape)} {dtype_word(self.clients[0].train.x)}",
             f"  {sizes.sum():,} training and {sum(len(c.test) for c in self.clients):,} test samples"
             + (f", {len(self.server):,} at the server" if len(self.server) else ""),
-            f"  training samples a client: {_spread(sizes)}",
-            f"  classes a client:          {_spread(kinds)}",
+            f"  training samples per client: {_spread(sizes)}",
+            f"  classes per client:          {_spread(kinds)}",
         ]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
 
 def _client(name: str, part: Sequence[Array], test_share: float, rng: np.random.Generator) -> ClientData:

@@ -71,6 +71,9 @@ class GivenNet(Architecture):
     shapes: str = option("", "checksum of the names and shapes of all parameters and buffers")
     initial: str = option("", "checksum of the initial weights")
 
+    def __repr__(self) -> str:
+        return f"{self.module} (made in Python)"
+
     @classmethod
     def of(cls, module: nn.Module, head: str | None) -> GivenNet:
         state = initial_weights(module)

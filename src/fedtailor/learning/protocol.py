@@ -22,7 +22,7 @@ class Protocol:
     dropout: float = option(0.0, "chance that a picked client drops out before it replies", at_least=0.0, at_most=1.0)
     epochs: int = option(1, "local epochs of each round", at_least=0, at_most=10**6)
     batch: int = option(10, "batch size of local training", at_least=1, at_most=10**6)
-    lr: float = option(0.005, "learning rate of local SGD", above=0.0, at_most=1e6)
+    lr: float = option(0.05, "learning rate of local SGD", above=0.0, at_most=1e6)
     augment: Literal["none", "flip-crop"] = option(
         "none", "random views of training images: mirrored with chance ½ and shifted by up to 4 pixels"
     )
