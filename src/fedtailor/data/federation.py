@@ -7,7 +7,7 @@ import operator
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -187,6 +187,20 @@ class Federation:
         values = {"path": str(path), "size": size, "channels": channels, "client_folders": True}
         pool = build(Folder, values, "folder").read(data_root())
         return cls.from_pool(pool, Natural(test_share=test_share), clients=0, seed=seed)
+
+    def set_aside(self, share: float, seed: int = 0) -> Federation:
+        """Move a share of every client's training samples, drawn at random, to the server, for methods that need proxy samples."""
+        if not 0 < share < 1:
+            raise FedTailorError(f"share = {share} is not allowed: expected a number above 0 and below 1.")
+        rng = numpy_stream(seed, "set_aside")
+        clients, moved = [], [self.server]
+        for client in self.clients:
+            rows, count = rng.permutation(len(client.train)), int(share * len(client.train) + 0.5)
+            count = min(count, len(rows) - 1)  # everyone keeps something to train on
+            moved.append(client.train.apart(sorted(rows[:count].tolist())))
+            clients.append(replace(client, train=client.train.apart(sorted(rows[count:].tolist()))))
+        server = Split(torch.cat([s.apart().x for s in moved]), torch.cat([s.y for s in moved]))
+        return replace(self, clients=clients, server=server)
 
     @property
     def task(self) -> Task:

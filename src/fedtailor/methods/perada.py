@@ -60,8 +60,9 @@ class PerAda(FedAvg):
         if self.needs_proxy and not len(server.samples):
             raise FedTailorError(
                 f"The method '{self.name}' transfers knowledge on proxy samples at the server, but the server has none. Use "
-                "data.server_share=0.1 or partition=paired, which give it a share of the samples (of few, paired leaves it some with "
-                "partition.reserve=0), or data.proxy=NAME, which gives it another data set, or do without: method.akt=false."
+                "data.server_share=0.1 (in Python: federation.set_aside(0.1)) or partition=paired, which give it a share of the samples "
+                "(of few, paired leaves it some with partition.reserve=0), or data.proxy=NAME, which gives it another data set, or do "
+                "without: method.akt=false."
             )
         super().start(server, hellos)
 
