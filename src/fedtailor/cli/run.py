@@ -56,18 +56,18 @@ def run(
         config = Config.load(*config_file(words or []))
         name = f"{config.method.name}-{config.data.name}-s{config.settings.seed}"
         opened = Run(out or new_folder(name))
-    conclude(opened.carry_out(config, callbacks, typed()))
+    if opened.carry_out(config, callbacks, typed()).nothing_left:
+        console.print(f"The run in {opened.path} is finished already: nothing is left to do.", soft_wrap=True)
+    conclude(opened)
 
 
-def conclude(run: Run, again: str = "") -> None:
+def conclude(run: Run) -> None:
     """Show a run's table and where everything is; one that was interrupted ends the command and says how to carry on."""
     from fedtailor.report.tables import comparison_table
 
     if run.state == "interrupted":
-        console.print(f"Interrupted. Carry on with:  {again or run.folder.how_to_resume}", soft_wrap=True)
+        console.print(f"Interrupted. Carry on with:  {run.folder.how_to_resume}", soft_wrap=True)
         raise typer.Exit(130)
-    if run.nothing_left:
-        console.print(f"The run in {run.path} is finished already: nothing is left to do.", soft_wrap=True)
     console.print(comparison_table(run.results))
     pictures = [run.path / name for name in ("accuracy.png", "labels.png", "logged.png") if (run.path / name).exists()]
     console.print(f"Run folder: {run.path}\nPictures: {', '.join(map(str, pictures))}", soft_wrap=True)
