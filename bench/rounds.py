@@ -27,7 +27,7 @@ from fedtailor import Config, Federation, Simulation
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import method_overrides
 
-J_SMALL = ["data=fashion-mnist", "data.fraction=0.2", "net=cnn", "clients=20", "partition.beta=0.1"]
+J_SMALL = ["data=fashion-mnist", "data.fraction=0.2", "net=cnn", "clients=20", "partition.beta=0.1", "lr=0.005"]
 
 
 def main() -> None:

@@ -1,6 +1,10 @@
-"""A federation small enough to compute by hand: floats, three classes, clients of different sizes and label skews."""
+"""A federation small enough to compute by hand (floats, three classes, clients of different sizes and label skews), and the command."""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,3 +31,23 @@ def federation() -> Federation:
         x = (centres[y] + rng.normal(size=(size + 4, 5))).astype(np.float32)
         parts.append((x[:size], y[:size], x[size:], y[size:]))
     return Federation.from_clients(parts)
+
+
+@pytest.fixture
+def fedtailor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The command in this process, which has PyTorch already: asserts the exit code, returns the output."""
+    from fedtailor.cli.app import console, main
+
+    def run(*words: str | Path, code: int = 0, cwd: Path | None = None) -> str:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["fedtailor", *map(str, words)])
+            patch.setattr(console, "_width", 160)
+            if cwd is not None:
+                patch.chdir(cwd)
+            with pytest.raises(SystemExit) as ended:
+                main()
+        output = "".join(capsys.readouterr())
+        assert (ended.value.code or 0) == code, output
+        return output
+
+    return run

@@ -3,41 +3,95 @@
 import fedtailor as ft
 
 federation = ft.Federation.from_arrays(x, y, clients=20, partition="dirichlet", beta=0.1)
-simulation = ft.Simulation(federation, "fedrep", net="cnn", rounds=20).run()
-model = simulation.personal(3)          # client 3's own model, a plain torch module
+run = ft.run(federation, "fedrep", rounds=20, out="runs/a")     # or ft.compare(federation, ["local", "fedavg", "fedrep"])
+model = run.personal(3)                                         # client 3's own model, a plain torch module
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedtailor import methods, nets
+    from fedtailor.api.run import Run, run
+    from fedtailor.api.study import Study, compare, load
     from fedtailor.data.federation import Federation
+    from fedtailor.data.partition import partitions
     from fedtailor.errors import FedTailorError
+    from fedtailor.experiment.callbacks import Callback, EarlyStopping
     from fedtailor.experiment.config import Config
     from fedtailor.experiment.simulation import Simulation
     from fedtailor.learning import Protocol
     from fedtailor.methods import Method
     from fedtailor.nets import Net
+    from fedtailor.registry import option
+    from fedtailor.report.progress import Progress
+    from fedtailor.report.tracking import Tracking
 
     __version__: str
 
-__all__ = ["Config", "FedTailorError", "Federation", "Method", "Net", "Protocol", "Simulation"]
+__all__ = [
+    "Callback",
+    "Config",
+    "EarlyStopping",
+    "FedTailorError",
+    "Federation",
+    "Method",
+    "Net",
+    "Progress",
+    "Protocol",
+    "Run",
+    "Simulation",
+    "Study",
+    "Tracking",
+    "compare",
+    "load",
+    "methods",
+    "nets",
+    "option",
+    "partitions",
+    "run",
+]
 
 _HOMES = {
+    "Callback": "experiment.callbacks",
     "Config": "experiment.config",
+    "EarlyStopping": "experiment.callbacks",
     "FedTailorError": "errors",
     "Federation": "data.federation",
     "Method": "methods",
     "Net": "nets",
+    "Progress": "report.progress",
     "Protocol": "learning",
+    "Run": "api.run",
     "Simulation": "experiment.simulation",
+    "Study": "api.study",
+    "Tracking": "report.tracking",
+    "compare": "api.study",
+    "load": "api.study",
+    "option": "registry",
+    "partitions": "data.partition",
+    "run": "api.run",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Names come when they are asked for: PyTorch takes seconds to import, and not all that is in here needs it."""
+    """Import a name when it is asked for: PyTorch takes seconds to import, and not all that is in here needs it."""
     if name == "__version__":
         return import_module("importlib.metadata").version("fedtailor")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'fedtailor' has no attribute '{name}'")
-    return getattr(import_module(f"fedtailor.{_HOMES[name]}"), name)
+    if name in ("methods", "nets"):  # folders that are registries as well: ft.methods.register
+        return import_module(f"fedtailor.{name}")
+    if name in _HOMES:
+        return getattr(import_module(f"fedtailor.{_HOMES[name]}"), name)
+    if name[:1].isupper() and name in (classes := _method_classes()):
+        return classes[name]
+    raise AttributeError(f"module 'fedtailor' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__", *_method_classes()])
+
+
+def _method_classes() -> dict[str, Any]:
+    """Every method's class by its name: ft.FedRep."""
+    found = import_module("fedtailor.methods").methods.classes.values()
+    return {cls.__name__: cls for cls in found}

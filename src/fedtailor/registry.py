@@ -76,8 +76,17 @@ def check(instance: Any, where: str = "") -> None:
     """Check the options of an instance made in Python as `build` checks those of a config; for a dataclass's __post_init__."""
     prefix = f"{where}." if where else ""
     for field in _fields(type(instance)):
+        if "meaning" not in field.metadata:
+            continue  # not made with `option`: its author's own affair
         value = _checked(type(instance), field, getattr(instance, field.name), prefix + field.name)
         object.__setattr__(instance, field.name, value)  # the classes are frozen
+
+
+def differing(instance: Any) -> str:
+    """The instance as Python would make it, with only the options that differ from their defaults."""
+    given = {f.name: getattr(instance, f.name) for f in _fields(type(instance))}
+    shown = [f"{f.name}={given[f.name]!r}" for f in _fields(type(instance)) if given[f.name] != _default(f)]
+    return f"{type(instance).__name__}({', '.join(shown)})"
 
 
 @cache
@@ -165,6 +174,8 @@ class Registry(Generic[T]):
             self.classes[name] = cls
             self.aliases.update({_plain(a): name for a in (name, *aliases)})
             cls.name = name  # type: ignore[attr-defined]
+            if "__repr__" in vars(cls) and dataclasses.is_dataclass(cls):
+                cls.__repr__ = differing  # type: ignore[method-assign]
             return cls
 
         return add

@@ -10,9 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from fedtailor.cli.app import app, console
 from fedtailor.data.partition import partitions
 from fedtailor.data.pool import sources
 from fedtailor.methods import methods
@@ -28,6 +26,7 @@ COMMANDS = (
     "show",
     "report",
     "watch",
+    "onboard",
     "methods",
     "datasets",
     "nets",
@@ -36,47 +35,29 @@ COMMANDS = (
 )
 
 
-def fedtailor(*words: str | Path, code: int = 0, cwd: Path | None = None) -> str:
-    """Run the command in a process of its own: exit code, output, and never a traceback."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fedtailor", *map(str, words)], capture_output=True, text=True, cwd=cwd
-    )
-    output = done.stdout + done.stderr
-    assert done.returncode == code, output
-    assert "Traceback" not in output
-    return output
-
-
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "_width", 160)
-
-
-def invoke(*words: str | Path) -> str:
-    result = CliRunner().invoke(app, [str(w) for w in words], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_an_example_in_its_help(command):
-    assert f"Example: fedtailor {command}" in " ".join(invoke(*command.split(), "--help").split())
+def test_every_command_has_an_example_in_its_help(fedtailor, command):
+    assert f"Example: fedtailor {command}" in " ".join(fedtailor(*command.split(), "--help").split())
 
 
-def test_the_command_says_its_version():
-    assert invoke("--version").startswith(f"fedtailor {version('fedtailor')} (PyTorch {version('torch')})")
+def test_the_command_says_its_version(fedtailor):
+    assert fedtailor("--version").startswith(f"fedtailor {version('fedtailor')} (PyTorch {version('torch')})")
 
 
-def test_run_show_and_refuse_to_overwrite(tmp_path):
+def test_run_show_and_refuse_to_overwrite(fedtailor, tmp_path):
     output = fedtailor("run", "method=fedrep", *QUICK, "--out", "a", cwd=tmp_path)
     assert "fedrep" in output
     assert "a/accuracy.png" in output
     assert (tmp_path / "a" / "accuracy.png").stat().st_size > 5000
     assert "mean accuracy of clients, rounds 1 to 2" in fedtailor("show", "a", cwd=tmp_path)
-    assert "is not empty" in fedtailor("run", *QUICK, "--out", "a", code=2, cwd=tmp_path)
+    assert "finished already" in fedtailor("run", "method=fedrep", *QUICK, "-o", "a", cwd=tmp_path)
+    assert "other settings (method.name" in fedtailor("run", "method=local", *QUICK, "--out", "a", code=2, cwd=tmp_path)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine.txt").touch()
+    assert "is not empty" in fedtailor("run", *QUICK, "--out", "b", code=2, cwd=tmp_path)
 
 
-def test_mistakes_are_told_in_words(tmp_path):
+def test_mistakes_are_told_in_words(fedtailor, tmp_path):
     assert "Did you mean 'fedrep'?" in fedtailor("run", "method=fedrepp", code=2, cwd=tmp_path)
     assert "is not a run folder" in fedtailor("run", "--resume", tmp_path, code=2)
     output = fedtailor("run", "data=cifar10", f"data.root={tmp_path}", code=2, cwd=tmp_path)
@@ -87,9 +68,9 @@ def test_mistakes_are_told_in_words(tmp_path):
     assert "whole numbers" in fedtailor("compare", "local", "--seeds", "a", code=2, cwd=tmp_path)
 
 
-def test_compare_makes_one_table_and_one_picture_and_goes_on_where_it_stopped(tmp_path):
+def test_compare_makes_one_table_and_one_picture_and_goes_on_where_it_stopped(fedtailor, tmp_path):
     words = ("compare", "local", "fedrep", "fedrep:head_epochs=2", *QUICK, "--seeds", "0,1", "--out", tmp_path / "c")
-    output = invoke(*words)
+    output = fedtailor(*words)
     assert "fedrep (head_epochs=2)" in output
     assert "±" in output
     table = (tmp_path / "c" / "table.csv").read_text().splitlines()
@@ -102,19 +83,19 @@ def test_compare_makes_one_table_and_one_picture_and_goes_on_where_it_stopped(tm
     assert (tmp_path / "c" / "accuracy.png").exists()
     finished = (tmp_path / "c" / "local-s0" / "metrics.jsonl").stat().st_mtime_ns
     (tmp_path / "c" / "fedrep-s1" / "status.json").write_text('{"state": "running", "round": 1}')
-    assert invoke(*words).splitlines()[-1] == output.splitlines()[-1]
+    assert fedtailor(*words).splitlines()[-1] == output.splitlines()[-1]
     assert (tmp_path / "c" / "local-s0" / "metrics.jsonl").stat().st_mtime_ns == finished
 
 
-def test_report_writes_a_page_or_prints_a_table(tmp_path):
-    invoke("run", *QUICK, "--out", tmp_path / "a")
-    assert f"Report: {tmp_path}/a/report.html" in invoke("report", tmp_path / "a")
+def test_report_writes_a_page_or_prints_a_table(fedtailor, tmp_path):
+    fedtailor("run", *QUICK, "--out", tmp_path / "a")
+    assert f"Report: {tmp_path}/a/report.html" in fedtailor("report", tmp_path / "a")
     page = (tmp_path / "a" / "report.html").read_text()
     assert "<title>fedrep on digits</title>" in page
     assert "Training samples by client and class" in page  # the run says who holds which labels
-    assert invoke("report", tmp_path / "a", "--format", "md").startswith("### digits, 4 clients, iid partition\n")
-    assert invoke("report", tmp_path / "a", "--format", "csv").startswith("federation,method,runs,")
-    assert "Table:" in invoke("report", tmp_path / "a", "--out", tmp_path / "t.tex")
+    assert fedtailor("report", tmp_path / "a", "--format", "md").startswith("### digits, 4 clients, iid partition\n")
+    assert fedtailor("report", tmp_path / "a", "--format", "csv").startswith("federation,method,runs,")
+    assert "Table:" in fedtailor("report", tmp_path / "a", "--out", tmp_path / "t.tex")
     assert r"\toprule" in (tmp_path / "t.tex").read_text()
     assert "holds no run" in fedtailor("report", tmp_path / "a" / "checkpoints", code=2)
     assert "cannot be written" in fedtailor("report", tmp_path / "a", "--out", tmp_path / "no" / "x.md", code=2)
@@ -123,18 +104,18 @@ def test_report_writes_a_page_or_prints_a_table(tmp_path):
 @pytest.mark.parametrize(
     ("command", "registry"), [("methods", methods), ("datasets", sources), ("nets", nets), ("partitions", partitions)]
 )
-def test_the_catalogue_lists_everything_with_meaning_and_defaults(command, registry):
-    listing = invoke(command)
+def test_the_catalogue_lists_everything_with_meaning_and_defaults(fedtailor, command, registry):
+    listing = fedtailor(command)
     for name, cls in registry.classes.items():
         assert name in listing
         assert cls.__doc__
-        entry = invoke(command, name)
+        entry = fedtailor(command, name)
         for option in options(cls):
             assert f"{registry.kind}.{option.name}" in entry
             assert option.meaning, f"{name}.{option.name} says nothing about itself"
 
 
-def test_a_run_resumes_from_the_command_line(tmp_path):
+def test_a_run_resumes_from_the_command_line(fedtailor, tmp_path):
     fedtailor("run", *QUICK, "--out", "a", cwd=tmp_path)
     (tmp_path / "a" / "accuracy.png").unlink()
     told = fedtailor("run", "--resume", "a", cwd=tmp_path)
@@ -156,7 +137,14 @@ def test_ctrl_c_while_the_program_starts_is_one_line(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_that_cannot_be_written_is_told_in_one_sentence(tmp_path):
+def test_the_help_needs_nothing_heavy():
+    script = "import sys, fedtailor.cli.app; print([m for m in sys.argv[1:] if m in sys.modules])"
+    heavy = ["torch", "numpy", "pandas", "matplotlib", "sklearn", "pydantic"]
+    done = subprocess.run([sys.executable, "-c", script, *heavy], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_place_that_cannot_be_written_is_told_in_one_sentence(fedtailor, tmp_path):
     (tmp_path / "file").touch()
     told = fedtailor("run", *QUICK, "--out", tmp_path / "file" / "a", code=2)
     assert "cannot be written: Not a directory." in told
@@ -164,23 +152,23 @@ def test_a_place_that_cannot_be_written_is_told_in_one_sentence(tmp_path):
     assert "cannot be written" in fedtailor("reproduce", "heart/fig6", "--out", tmp_path / "file" / "r", code=2)
 
 
-def test_a_comparison_killed_before_its_first_round_goes_on(tmp_path):
+def test_a_comparison_killed_before_its_first_round_goes_on(fedtailor, tmp_path):
     words = ("compare", "local", *QUICK, "--out", tmp_path / "c")
-    invoke(*words)
+    fedtailor(*words)
     cell = tmp_path / "c" / "local-s0"
     (cell / "status.json").write_text('{"state": "running", "round": 0}')
     (cell / "metrics.jsonl").write_text("")
     (cell / "clients.jsonl").write_text("")
     shutil.rmtree(cell / "checkpoints")
-    assert "local" in invoke(*words)
+    assert "local" in fedtailor(*words)
     assert len((cell / "metrics.jsonl").read_text().splitlines()) == 2
 
 
-def test_reproduce_lists_plans_and_answers_a_typo(tmp_path):
-    listing = invoke("reproduce", "--list")
+def test_reproduce_lists_plans_and_answers_a_typo(fedtailor, tmp_path):
+    listing = fedtailor("reproduce", "--list")
     assert "pgfedsplit/table2" in listing
     assert "heart/fig6" in listing
-    plan = invoke("reproduce", "fedafk/table5", "--scale", "rounds=3,columns=1", "epochs=8", "--dry-run")
+    plan = fedtailor("reproduce", "fedafk/table5", "--scale", "rounds=3,columns=1", "epochs=8", "--dry-run")
     assert plan.count("rounds=3") == plan.count("epochs=8") == 4
     assert "4 cells from 4 runs. Scale: 3 rounds instead of 1000; 8 epochs instead of 1; 1 of 3 columns." in " ".join(
         plan.split()
@@ -190,7 +178,7 @@ def test_reproduce_lists_plans_and_answers_a_typo(tmp_path):
     assert "--scale seeds=2" in fedtailor("reproduce", "heart/fig6", "seed=3", code=2, cwd=tmp_path)
 
 
-def test_names_from_a_file_cannot_command_the_terminal(tmp_path):
+def test_names_from_a_file_cannot_command_the_terminal(fedtailor, tmp_path):
     (tmp_path / "t.csv").write_text("a,\x1b[31mb\x07\n1,2\n")
     said = fedtailor("run", "data=table", f"data.path={tmp_path / 't.csv'}", code=2)
     assert r"\x1b[31mb\x07" in said

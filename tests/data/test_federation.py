@@ -248,8 +248,8 @@ def test_repr_reads_well():
     assert repr(federation).splitlines() == [
         "Federation: 1 clients, 2 classes, samples of 1×28×28 uint8",
         "  3 training and 3 test samples",
-        "  training samples a client: smallest 3, median 3, largest 3",
-        "  classes a client:          smallest 2, median 2, largest 2",
+        "  training samples per client: smallest 3, median 3, largest 3",
+        "  classes per client:          smallest 2, median 2, largest 2",
     ]
 
 
@@ -318,3 +318,15 @@ def test_tables_that_cannot_be_read_are_told():
     for table, says in ((5, "not a int"), (twice, "more than one column 'a'"), (lists, "must be words or numbers")):
         with pytest.raises(FedTailorError, match=says):
             Federation.from_table(table, client="c", label="b")
+
+
+def test_samples_set_aside_are_the_clients_own_and_nobody_is_left_without(federation):
+    aside = federation.set_aside(0.25)
+    assert [len(c.train) for c in aside.clients] == [9, 5, 15, 7]  # of 12, 7, 20 and 9
+    assert len(aside.server) == 12
+    parts = [*(c.train for c in aside.clients), aside.server]
+    before = sorted(row.tolist() for c in federation.clients for row in c.train.x)
+    assert sorted(row.tolist() for part in parts for row in part.x) == before
+    assert all(len(c.train) == 1 for c in federation.set_aside(0.99).clients)
+    with pytest.raises(FedTailorError, match="share = 1 is not allowed"):
+        federation.set_aside(1)

@@ -46,7 +46,8 @@ def test_what_goes_wrong_in_closing_steps_is_told_too(federation, caplog):
 
 
 def test_steps_left_out_are_among_the_numbers_of_a_client(federation):
-    beyond = Protocol(rounds=1, batch=2, lr=1e30)  # more than a config may ask for
+    beyond = Protocol(rounds=1, batch=2)
+    object.__setattr__(beyond, "lr", 1e30)  # more than the option allows
     run = Simulation(federation, "fedavg", NET, protocol=beyond, engine="inline")
     outcomes = run.engine.fit(1, [0], run._send, evaluate=False)
     assert outcomes[0].logged["skipped_steps"] + outcomes[0].logged.get("undone_phases", 0) >= 1

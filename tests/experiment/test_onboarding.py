@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -82,13 +79,11 @@ def test_labels_are_matched_by_name(tmp_path):
     assert set(as_member(one, simulation.federation).clients[0].train.y.tolist()) <= {1, 2}
 
 
-def test_the_command(tmp_path):
+def test_the_command(fedtailor, tmp_path):
     words = ["rounds=2", "clients=4", "partition=iid", "net=mlp", "method=fedrep", "lr=0.1"]
     start(Config.load(words=words), tmp_path / "run")
     digits = Config.load(words=words).federation().clients[0].train
     np.savez(tmp_path / "new.npz", x=digits.x.numpy(), y=digits.y.numpy())
-    command = [sys.executable, "-m", "fedtailor", "onboard", "run", "--data", "new.npz", "--out", "new.safetensors"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Accuracy on its" in done.stdout
+    told = fedtailor("onboard", "run", "--data", "new.npz", "-o", "new.safetensors", cwd=tmp_path)
+    assert "Accuracy on its" in told
     assert "fc.weight" in load_file(tmp_path / "new.safetensors")

@@ -61,7 +61,7 @@ def test_a_run_stopped_and_resumed_ends_to_the_bit_like_one_never_stopped(tmp_pa
     def watch(record):
         stop.asked = record["round"] == 3
 
-    start(config(*extra), tmp_path / "parts", watch, stop)
+    start(config(*extra), tmp_path / "parts", [watch], stop)
     assert json.loads((tmp_path / "parts" / "status.json").read_text())["state"] == "interrupted"
     resume(tmp_path / "parts")
     assert same_runs(tmp_path / "whole", tmp_path / "parts")
@@ -197,7 +197,7 @@ def test_two_who_resume_one_folder_do_not_mix_their_lines(tmp_path):
         with pytest.raises(FedTailorError, match=f"is being carried out by process {os.getpid()} on"):
             resume(tmp_path / "run")
 
-    resume(tmp_path / "run", watch)
+    resume(tmp_path / "run", [watch])
     assert same_runs(tmp_path / "whole", tmp_path / "run")
 
 
@@ -275,7 +275,7 @@ def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint_with_a_new_one(tm
             killed.extend(multiprocessing.active_children())
             killed[0].kill()
 
-    start(config("engine=processes", "workers=2"), tmp_path / "lost", watch)
+    start(config("engine=processes", "workers=2"), tmp_path / "lost", [watch])
     assert "killed by SIGKILL in round 6" in caplog.text
     assert json.loads((tmp_path / "lost" / "status.json").read_text())["state"] == "finished"
     start(config("engine=inline"), tmp_path / "whole")
@@ -288,7 +288,7 @@ def test_a_run_that_keeps_losing_workers_ends_and_says_how_to_carry_on(tmp_path)
             multiprocessing.active_children()[0].kill()
 
     with pytest.raises(WorkerLost, match=r"too often.*fedtailor run --resume"):
-        start(config("engine=processes", "workers=2"), tmp_path / "lost", watch)
+        start(config("engine=processes", "workers=2"), tmp_path / "lost", [watch])
     assert json.loads((tmp_path / "lost" / "status.json").read_text())["state"] == "failed"
 
 

@@ -6,14 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from fedtailor.cli.app import app
-from fedtailor.errors import FedTailorError
+from fedtailor import Config, FedTailorError, Tracking
+from fedtailor.api.run import Run
 from fedtailor.report.results import read_result
 
 WORDS = [
-    "run",
     "data=digits",
     "data.fraction=0.1",
     "clients=3",
@@ -26,8 +24,7 @@ WORDS = [
 
 def run(folder: Path, tracker: str) -> list[float]:
     """A run's accuracies as its own folder has them."""
-    words = [*WORDS, "save_models=false", "--track", tracker, "--out", str(folder)]
-    CliRunner().invoke(app, words, catch_exceptions=False)
+    Run(folder).carry_out(Config.load(words=[*WORDS, "save_models=false"]), [Tracking(tracker)])
     return [r["accuracy"] for r in read_result(folder).records]
 
 

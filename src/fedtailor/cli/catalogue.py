@@ -9,11 +9,15 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedtailor.data.pool import Source
+from fedtailor.data.partition import partitions
+from fedtailor.data.pool import Source, sources
 from fedtailor.experiment.config import DataSettings
-from fedtailor.methods import Method
+from fedtailor.methods import Method, methods
+from fedtailor.nets import nets
 from fedtailor.privacy import learnt
 from fedtailor.registry import Option, Registry, options
+
+REGISTRIES: dict[str, Registry] = {"methods": methods, "datasets": sources, "nets": nets, "partitions": partitions}
 
 
 def overview(registry: Registry) -> RenderableType:

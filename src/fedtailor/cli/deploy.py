@@ -15,27 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtailor.cli.attended import new_folder, wrap_up
-from fedtailor.deploy.deploy_folder import HERE, DeployFolder
-from fedtailor.deploy.settings import PORT, with_limited_shares, with_overrides
+from fedtailor.cli.arguments import Words, console, typed
+from fedtailor.cli.run import conclude
+from fedtailor.cli.starting import importing
+from fedtailor.deploy import HERE, PORT
 from fedtailor.errors import FedTailorError
-from fedtailor.experiment.config import read_toml
-from fedtailor.experiment.lock import locked
-from fedtailor.experiment.onboarding import data_words
-from fedtailor.experiment.run import polite_stop
-from fedtailor.experiment.run_folder import RunFolder
-from fedtailor.report.progress import RunProgress
-from fedtailor.report.terminal import Terminal
 
 if TYPE_CHECKING:
+    from fedtailor.deploy.deploy_folder import DeployFolder
     from fedtailor.deploy.server_app import ServerApp
 
 app = typer.Typer(help="Real federations over the network, carried by Flower (extra 'flower').", no_args_is_help=True)
-console = Terminal()
-
 JOINING = 120.0  # seconds for a new site on this machine to start
 
-Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key=value …]", show_default=False)]
 Home = Annotated[Path, typer.Argument(metavar="DIR", help="folder of the federation, made by deploy init")]
 Data = Annotated[str, typer.Option("--data", help="data set, or a .csv, .parquet or .npz file, or a folder of images")]
 
@@ -70,8 +62,9 @@ def serve(home: Home) -> None:
     Only sites whose certificates are in DIR/keys can talk to it, on one port, and nothing else is open. Ctrl-C stops it.
     """
     _prepare()
-    from fedtailor.deploy.server_app import serving
-
+    with importing():
+        from fedtailor.deploy.deploy_folder import DeployFolder
+        from fedtailor.deploy.server_app import serving
     folder = DeployFolder.open(home)
     with _logging_to(folder.logs / "server.log"), serving(folder) as server:
         console.print(f"Listening on port {server.port}.", soft_wrap=True)
@@ -90,7 +83,9 @@ def site(
     The site runs only what is installed here, sends only what its policy in site.toml allows, and opens no port.
     """
     _prepare()
-    from fedtailor.deploy.site_process import SiteProcess
+    with importing():
+        from fedtailor.deploy.site_process import SiteProcess
+        from fedtailor.experiment.lock import locked
 
     def say(text: str) -> None:
         print(text, flush=True)
@@ -107,8 +102,9 @@ def welcome(home: Home) -> None:
     Example: `fedtailor deploy welcome hospitals`
     """
     _prepare()
-    from fedtailor.deploy.server_app import serving
-
+    with importing():
+        from fedtailor.deploy.deploy_folder import DeployFolder
+        from fedtailor.deploy.server_app import serving
     folder = DeployFolder.open(home)
     with _logging_to(folder.logs / "server.log"), serving(folder) as server:
         console.print(f"Listening on port {server.port} for new sites.", soft_wrap=True)
@@ -127,6 +123,9 @@ def admit(
     Example: `fedtailor deploy admit hospitals west`
     """
     _prepare()
+    with importing():
+        from fedtailor.deploy.deploy_folder import DeployFolder
+        from fedtailor.experiment.onboarding import data_words
     place = DeployFolder.open(home).admit(name, [*data_words(data), *(words or [])])
     console.print(
         f"Made {place}. Take it to the new site, start it there with:  fedtailor deploy site .\n"
@@ -138,7 +137,7 @@ def admit(
 @app.command()
 def up(
     words: Words = None,
-    out: Annotated[Path | None, typer.Option("--out", help="a new folder for the federation")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="a new folder for the federation")] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="carry on the federation in this folder")] = None,
 ) -> None:
     """Try a federation out on this machine: a server, and a process for each site, over the loopback network.
@@ -148,6 +147,11 @@ def up(
     The same words as for `fedtailor run`, and the same numbers. Everything that is started is stopped at the end, and on Ctrl-C.
     """
     _prepare()
+    with importing():
+        from fedtailor.api.run import new_folder
+        from fedtailor.deploy.deploy_folder import DeployFolder
+        from fedtailor.deploy.local import sites_here
+        from fedtailor.deploy.server_app import serving
     if resume is not None and (words or out is not None):
         raise FedTailorError(
             "--resume takes the federation's own config and folder: give no other words and options with it."
@@ -157,9 +161,6 @@ def up(
         if resume is not None
         else _create(out or new_folder("federation"), [*(words or []), f"listen={HERE}"], [HERE])
     )
-    from fedtailor.deploy.local import sites_here
-    from fedtailor.deploy.server_app import serving
-
     sites = range(folder.settings()[1].settings.clients)
     console.print(f"Starting a server and {len(sites)} sites; logs are in {folder.logs}", soft_wrap=True)
     with (
@@ -185,9 +186,11 @@ def join(
     For a new site on another machine: `deploy admit`, then `deploy welcome`.
     """
     _prepare()
-    from fedtailor.deploy.local import sites_here
-    from fedtailor.deploy.server_app import serving
-
+    with importing():
+        from fedtailor.deploy.deploy_folder import DeployFolder
+        from fedtailor.deploy.local import sites_here
+        from fedtailor.deploy.server_app import serving
+        from fedtailor.experiment.onboarding import data_words
     folder = DeployFolder.open(home)
     place = folder.admit(name, [*data_words(data), *(words or [])])
     with (
@@ -200,6 +203,10 @@ def join(
 
 
 def _create(folder: Path, words: list[str], hosts: list[str], *, guard: bool = False) -> DeployFolder:
+    with importing():
+        from fedtailor.deploy.deploy_folder import DeployFolder
+        from fedtailor.deploy.settings import with_limited_shares, with_overrides
+        from fedtailor.experiment.config import read_toml
     values: dict[str, Any] = {}
     files = [word for word in words if word.endswith(".toml") and "=" not in word]
     for file in files:
@@ -212,17 +219,21 @@ def _create(folder: Path, words: list[str], hosts: list[str], *, guard: bool = F
 
 def _carry_out(folder: DeployFolder, server: ServerApp, again: str) -> None:
     """Run the federation with its progress, then show its table and pictures."""
-    method, settings = server.config.method, server.config.settings
-    progress = RunProgress(console, f"{method.name} seed {settings.seed}", settings.rounds + method.closing_steps)
+    from fedtailor.api.run import Run
+    from fedtailor.experiment.run import polite_stop
+    from fedtailor.report.progress import Progress
+
+    run = Run(folder.run)
     try:
-        with progress, polite_stop(console.print) as stop:
-            server.run(progress.watch, stop)
+        with polite_stop(console.print) as stop:
+            server.run([Progress(console)], stop, typed())
     except KeyboardInterrupt:
         pass
-    if RunFolder(folder.run).state != "finished":
+    if run.state != "finished":
         console.print(f"Stopped. Carry on with:  {again}", soft_wrap=True)
         raise typer.Exit(130)
-    wrap_up(folder.run, console)
+    run.draw()
+    conclude(run)
 
 
 def _prepare() -> None:

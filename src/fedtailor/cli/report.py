@@ -1,25 +1,20 @@
-"""The commands `fedtailor report` and `fedtailor watch`."""
+"""The commands that look at runs: `fedtailor show`, `fedtailor report` and `fedtailor watch`."""
 
 from __future__ import annotations
 
-import shlex
-import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedtailor.cli.arguments import console, typed
+from fedtailor.cli.starting import importing
 from fedtailor.errors import FedTailorError
-from fedtailor.files import Unwritable, replace_text
 from fedtailor.printable import printable
-from fedtailor.report.beside import reproduction_sheet
-from fedtailor.report.live import HERE, serve
-from fedtailor.report.material import Material, load_material
-from fedtailor.report.page import page
-from fedtailor.report.sections import comparison_sheets, sections
-from fedtailor.report.sheets import as_latex, as_markdown
-from fedtailor.report.tables import comparison_numbers
+
+if TYPE_CHECKING:
+    from fedtailor.report.material import Material
 
 
 class Format(StrEnum):
@@ -34,11 +29,36 @@ ENDINGS = {".md": Format.md, ".tex": Format.latex, ".csv": Format.csv}
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="run folders, or folders that hold them")]
 
 
+def show(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or that of a comparison")]) -> None:
+    """Show a finished run's table and curves in the terminal.
+
+    Example: `fedtailor show runs/a`
+    """
+    with importing():
+        from fedtailor.experiment.run_folder import RunFolder
+        from fedtailor.report.results import read_results
+        from fedtailor.report.tables import comparison_table
+        from fedtailor.report.terminal import curve
+    results = read_results(folder)
+    console.print(comparison_table(results))
+    for result in results:
+        steps, values = result.curve
+        console.print(
+            f"\n{result.method}, seed {result.seed}: mean accuracy of clients, rounds {steps[0]} to {steps[-1]}"
+        )
+        console.print(curve(values, width=max(20, min(70, console.width - 14))))
+        if result.state != "finished":
+            again = RunFolder(result.path).how_to_resume
+            console.print(f"This run is {result.state}. If it is not under way:  {again}", soft_wrap=True)
+
+
 def report(
     runs: Runs,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="file to write (default: report.html in the first folder; tables are printed)"),
+        typer.Option(
+            "--out", "-o", help="file to write (default: report.html in the first folder; tables are printed)"
+        ),
     ] = None,
     form: Annotated[
         Format | None,
@@ -53,6 +73,10 @@ def report(
     The page has tables with tests of significance, curves, every client, labels, fairness and costs; it needs no network.
     `fedtailor report runs/comparison --format latex --baseline fedavg` prints the comparison table alone.
     """
+    with importing():
+        from fedtailor.report.material import load_material
+        from fedtailor.report.page import page
+        from fedtailor.report.sections import sections
     material = load_material(runs, baseline)
     form = form or ENDINGS.get(out.suffix if out else "", Format.html)
     if form is Format.html:
@@ -76,6 +100,8 @@ def watch(
 
     The page is for this machine only and keeps itself up to date; Ctrl-C ends the watch, not the run.
     """
+    with importing():
+        from fedtailor.report.live import HERE, serve
     with serve([run], typed(), port) as server:
         typer.echo(printable(f"Watching {run} at http://{HERE}:{server.server_port}/  (Ctrl-C ends it)"))
         try:
@@ -84,12 +110,12 @@ def watch(
             typer.echo("Watch ended.")
 
 
-def typed() -> str:
-    """The command as the user typed it."""
-    return shlex.join(["fedtailor", *sys.argv[1:]])
-
-
 def _tables(material: Material, form: Format) -> str:
+    from fedtailor.report.beside import reproduction_sheet
+    from fedtailor.report.sections import comparison_sheets
+    from fedtailor.report.sheets import as_latex, as_markdown
+    from fedtailor.report.tables import comparison_numbers
+
     if form is Format.csv:
         return comparison_numbers(material)
     write = as_latex if form is Format.latex else as_markdown
@@ -97,6 +123,8 @@ def _tables(material: Material, form: Format) -> str:
 
 
 def _write(path: Path, text: str) -> None:
+    from fedtailor.files import Unwritable, replace_text
+
     try:
         replace_text(path, text)
     except Unwritable as error:

@@ -1,123 +1,54 @@
-"""One table or figure of a paper from its preset to the numbers beside the published ones."""
+"""The command `fedtailor reproduce`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
-import torch
-from rich.console import Console
-from rich.text import Text
+import typer
 
-from fedtailor.errors import FedTailorError
-from fedtailor.experiment.config import Config
-from fedtailor.experiment.run import polite_stop
-from fedtailor.files import make_folder
-from fedtailor.papers.comparison import Comparison, compare
-from fedtailor.papers.estimate import Estimate, estimate
-from fedtailor.papers.grid import Grid, Progress, carry_out, slug
-from fedtailor.papers.presets import Preset, find
-from fedtailor.papers.scale import Scale
-from fedtailor.report.figures import draw_figures
-from fedtailor.report.progress import GridProgress
-from fedtailor.report.reproduction import FULL, column_tables, gaps_of, write_tables
+from fedtailor.cli.arguments import console
+from fedtailor.cli.starting import importing
 
 
-@dataclass(frozen=True)
-class Study:
-    """A preset at a scale, in its folder."""
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="PAPER/TABLE", help="such as pgfedsplit/table2 or heart/fig6")
+    ] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[key=value …]", help="applied to every run, such as device=cuda")
+    ] = None,
+    scale: Annotated[
+        str,
+        typer.Option(help="full (the paper's own), small, smoke, or wishes such as fraction=0.05,rounds=20,seeds=2"),
+    ] = "full",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="folder for runs, tables and figures")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="runs at a time, each a process of its own")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only list the runs with all their words")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="list all tables and figures")] = False,
+) -> None:
+    """Run a table or figure of one of the five papers, and show measured numbers beside the published ones.
 
-    preset: Preset
-    scale: str
-    grid: Grid
+    Example: `fedtailor reproduce pgfedsplit/table2 --scale fraction=0.05,rounds=20,seeds=1,methods=local+fedavg+fedrep,columns=1+2`
 
-    @classmethod
-    def plan(cls, name: str, scale: str, words: list[str], out: Path | None) -> Study:
-        whole = find(name)
-        asked = Scale.parse(scale, whole)
-        for word in words:
-            if "=" not in word or word.startswith("seed="):
-                raise FedTailorError(
-                    f"'{word}' cannot be laid over the runs: expected key=value, such as device=cuda "
-                    "(seeds: --scale seeds=2)."
-                )
-        asked = replace(asked, over=tuple(words))
-        preset = asked.shrunk(whole)
-        folder = out or Path("runs") / "-".join(filter(None, (slug(name), slug(" ".join((*asked.words, *asked.over))))))
-        grid = Grid(preset, folder)
-        for job in grid.jobs[:: preset.seeds]:
-            Config.load(words=job.words)  # a word that is not understood is told now, not by every run
-        return cls(preset, asked.told(whole), grid)
-
-    def show_plan(self, console: Console) -> None:
-        """Every run with its words, one line each."""
-        for job in self.grid.jobs:
-            console.print(Text(f"{job.name}: {' '.join(job.words)}"), soft_wrap=True)
-        console.print(Text(f"{len(self.preset.cells)} cells from {len(self.grid.jobs)} runs. {self.scale_line}"))
-
-    @property
-    def scale_line(self) -> str:
-        return f"Scale: {self.scale or FULL}."
-
-    def carry_out(self, console: Console, workers: int) -> Comparison | None:
-        """Estimate, run what is not finished, and compare; None if it was interrupted."""
-        self.grid.check()
-        make_folder(self.grid.out)  # or say that it cannot be, before anything is measured
-        torch.set_num_threads(1)  # the other cores are the runs'
-        console.print(Text(f"{self.preset.name}: {self.preset.title}"), style="bold")
-        console.print(Text(f"{len(self.preset.cells)} cells from {len(self.grid.jobs)} runs. {self.scale_line}"))
-        expected = self._estimate(console, workers)
-        progress = self._run(console, workers, expected)
-        if progress is None:
-            return None
-        gaps = {name: self._with_hint(reason) for name, reason in progress.gaps.items()}
-        comparison = compare(self.grid, self.scale, gaps)
-        write_tables(comparison, self.grid.out)
-        return comparison
-
-    def draw(self, comparison: Comparison) -> list[str]:
-        """The figures that belong to the preset; their file names."""
-        return [path.name for path in draw_figures(comparison, self.grid.out)]
-
-    def _estimate(self, console: Console, workers: int) -> Estimate:
-        with console.status("measuring how long it takes") as status:
-            found = estimate(self.grid.jobs, lambda text: status.update(f"measuring how long it takes: {text}"))
-        left = len(found.seconds)
-        if left:
-            console.print(
-                f"About {readable_time(found.total(workers))} for {left} runs, {workers} at a time, on this machine "
-                f"(measured by {found.probes} probe rounds of one client)."
-            )
-        return found
-
-    def _run(self, console: Console, workers: int, expected: Estimate) -> Progress | None:
-        jobs = [job for job in self.grid.jobs if job.name not in expected.gaps]
-        bar = GridProgress(console, {job.name: job.steps for job in jobs})
-        bar.update({job.name: job.done for job in jobs}, [])
-        seen: set[str] = set()
-
-        def watch(progress: Progress) -> None:
-            names = [job.name for job in progress.running]
-            seen.update(names)
-            bar.update({job.name: job.done for job in jobs if job.name in seen}, names)
-
-        with bar.bar, polite_stop(console.print) as stop:
-            progress = carry_out(self.grid.jobs, workers, watch, stop, expected.gaps)
-        return None if stop.asked else progress
-
-    def _with_hint(self, reason: str) -> str:
-        return " ".join([reason, *(text for name, text in self.preset.hints.items() if name in reason)])
-
-
-def show(comparison: Comparison, console: Console) -> None:
-    for table in column_tables(comparison):
-        console.print(table)
-    for reason, where in gaps_of(comparison).items():
-        console.print(Text(f"Gap: {', '.join(where)}\n  {reason}", style="yellow"))
-
-
-def readable_time(seconds: float) -> str:
-    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}" if seconds >= 10 * size else f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"
+    The scale is full by default, which may take weeks: the time is measured and told first. The same command given again goes on
+    where it was interrupted. Every output says what was shrunk.
+    """
+    with importing():
+        from fedtailor.cli.reproduction import Reproduction
+        from fedtailor.report.reproduction import listing
+    if show_list or name is None:
+        console.print(listing())
+        return
+    reproduction = Reproduction.plan(name, scale, words or [], out)
+    if dry_run:
+        reproduction.show_plan(console)
+        return
+    comparison = reproduction.carry_out(console, workers)
+    if comparison is None:
+        console.print("Interrupted. The same command carries on.")
+        raise typer.Exit(130)
+    reproduction.show(comparison, console)
+    made = ["table.md", "table.csv", "reproduction.json", *reproduction.draw(comparison)]
+    console.print(f"In {reproduction.grid.out}: {', '.join(made)}", soft_wrap=True)
+    console.print("table.md also lists what the paper leaves open and was chosen here.")

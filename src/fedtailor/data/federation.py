@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import operator
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -187,6 +188,20 @@ class Federation:
         pool = build(Folder, values, "folder").read(data_root())
         return cls.from_pool(pool, Natural(test_share=test_share), clients=0, seed=seed)
 
+    def set_aside(self, share: float, seed: int = 0) -> Federation:
+        """Move a share of every client's training samples, drawn at random, to the server, for methods that need proxy samples."""
+        if not 0 < share < 1:
+            raise FedTailorError(f"share = {share} is not allowed: expected a number above 0 and below 1.")
+        rng = numpy_stream(seed, "set_aside")
+        clients, moved = [], [self.server]
+        for client in self.clients:
+            rows, count = rng.permutation(len(client.train)), int(share * len(client.train) + 0.5)
+            count = min(count, len(rows) - 1)  # everyone keeps something to train on
+            moved.append(client.train.apart(sorted(rows[:count].tolist())))
+            clients.append(replace(client, train=client.train.apart(sorted(rows[count:].tolist()))))
+        server = Split(torch.cat([s.apart().x for s in moved]), torch.cat([s.y for s in moved]))
+        return replace(self, clients=clients, server=server)
+
     @property
     def task(self) -> Task:
         return Task(self.shape, self.classes, self.vocabulary)
@@ -234,10 +249,13 @@ class Federation:
             f"samples of {shape_words(self.shape)} {dtype_word(self.clients[0].train.x)}",
             f"  {sizes.sum():,} training and {sum(len(c.test) for c in self.clients):,} test samples"
             + (f", {len(self.server):,} at the server" if len(self.server) else ""),
-            f"  training samples a client: {_spread(sizes)}",
-            f"  classes a client:          {_spread(kinds)}",
+            f"  training samples per client: {_spread(sizes)}",
+            f"  classes per client:          {_spread(kinds)}",
         ]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
 
 def _client(name: str, part: Sequence[Array], test_share: float, rng: np.random.Generator) -> ClientData:

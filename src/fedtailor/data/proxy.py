@@ -1,4 +1,4 @@
-"""Proxy samples for the server from another data set than the clients'."""
+"""Proxy samples for the server: some of the clients' data set, or those of another."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ from fedtailor.data.pool import Pool
 from fedtailor.errors import FedTailorError
 
 PIECE = 1024  # images resized at a time
+
+
+def set_aside(pool: Pool, share: float, rng: np.random.Generator) -> tuple[Pool, Pool]:
+    """Cut a share of the samples off a pool at random, never of its official test part: what is left, and the share."""
+    rows = np.arange(len(pool)) if pool.test is None else np.flatnonzero(~pool.test)
+    count = max(1, round(share * len(rows)))
+    aside = np.sort(rng.permutation(rows)[:count])
+    return pool.subset(np.setdiff1d(np.arange(len(pool)), aside)), pool.subset(aside)
 
 
 def with_proxy(federation: Federation, pool: Pool) -> Federation:

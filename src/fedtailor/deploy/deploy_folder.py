@@ -13,13 +13,13 @@ from typing import Any
 
 import tomli_w
 
+from fedtailor.deploy import HERE as HERE  # offered here too
 from fedtailor.deploy.policy import Policy
 from fedtailor.deploy.readme import readme
 from fedtailor.deploy.settings import DeploySettings, split, to_toml
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config, apply_override, read_toml
 
-HERE = "127.0.0.1"
 NEWCOMER = re.compile(r"[a-z][\w-]{0,40}", re.IGNORECASE)
 
 

@@ -26,9 +26,10 @@ from fedtailor.engines.flower.engine import Flower, capped
 from fedtailor.engines.flower.transport import Transport
 from fedtailor.engines.work import Work
 from fedtailor.errors import FedTailorError
+from fedtailor.experiment.callbacks import Callbacks
 from fedtailor.experiment.checkpoint import load_latest, oldest_round
 from fedtailor.experiment.config import Config
-from fedtailor.experiment.run import Stop, Watch, resume, start
+from fedtailor.experiment.run import Stop, carry_out
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.experiment.simulation import Simulation
 
@@ -76,21 +77,18 @@ class ServerApp:
         self.known_sites = KnownSites(self.folder / "members")
         self.stop = Stop()
 
-    def run(self, watch: Watch = lambda record: None, stop: Stop | None = None) -> None:
-        """Run the federation, from its last checkpoint if there is one."""
+    def run(self, callbacks: Callbacks = (), stop: Stop | None = None, command: str = "") -> None:
+        """Run the federation, from its last checkpoint on if there is one."""
         self.stop = stop or Stop()
-        path = self.folder / "run"
-        if not (path / "config.toml").exists():
+        folder = RunFolder(self.folder / "run")
+        if not folder.begun:
             self.known_sites.forget()
-            start(self.config, path, watch, self.stop, build=self._simulation)
-        elif Config.load(path / "config.toml").values() != self.config.values():
-            raise FedTailorError(f"'{path}' holds a run with other settings. Move it away, or set them back.")
-        elif RunFolder(path).state == "finished":
-            log.info("The run in %s is finished already.", path)
+        if folder.state == "finished":  # its models are at the sites: none is missing here
+            folder.refuse_other(self.config)
+            log.info("The run in %s is finished already.", folder.path)
         else:
-            log.info("Carrying on the run in %s.", path)
-            resume(path, watch, self.stop, build=self._simulation)
-        if RunFolder(path).state == "finished":
+            carry_out(self.config, folder.path, callbacks, self.stop, self._simulation, command)
+        if folder.state == "finished":
             self.transport.part()
 
     def welcome(self, wait: float | None = None) -> None:

@@ -8,11 +8,10 @@ from typing import Any
 
 import tomli_w
 
+from fedtailor.deploy import PORT
 from fedtailor.experiment.config import Config, Settings, apply_override, check_keys, options_of
 from fedtailor.experiment.formats import FORMAT, without_retired
 from fedtailor.registry import build, option
-
-PORT = 9092
 
 
 @dataclass(frozen=True)

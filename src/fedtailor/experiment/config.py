@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -19,17 +20,24 @@ from fedtailor.data.federation import Federation
 from fedtailor.data.partition import Partition, partitions
 from fedtailor.data.partitions.natural import Natural
 from fedtailor.data.pool import Pool, Source, data_root, sources
-from fedtailor.data.proxy import with_proxy
+from fedtailor.data.proxy import set_aside, with_proxy
 from fedtailor.data.sources.files import file_bytes
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.experiment.formats import FORMAT, check_format, without_retired
+from fedtailor.experiment.given import PYTHON, GivenData, GivenNet
 from fedtailor.learning.protocol import Protocol
 from fedtailor.methods import Method, methods
 from fedtailor.nets import Architecture, nets
 from fedtailor.randomness import numpy_stream
 from fedtailor.registry import Registry, build, option, options
 
+log = logging.getLogger("fedtailor")
+
+GIVEN: dict[str, type] = {"data": GivenData, "net": GivenNet}  # made in Python: no registry has them
+
 CHOICES: dict[str, Registry[Any]] = {"method": methods, "data": sources, "partition": partitions, "net": nets}
+
+ASIDE = 0.1  # share of the samples that the server gets where its method needs some
 
 FILES = ("path", "weights", "root")  # options that name a file or folder
 
@@ -41,6 +49,9 @@ class Settings(Protocol):
     clients: int = option(0, "number of clients (0: as many as the data names, else 20)", at_least=0, at_most=10**6)
     partition_seed: int | None = option(
         None, "seed of the draw of samples and of their partition (none: the run's seed)", at_least=0, at_most=2**63 - 1
+    )
+    patience: int = option(
+        0, "end the rounds when the mean accuracy has not improved for so many evaluations (0: never)", at_least=0
     )
     engine: Literal["auto", "inline", "processes", "ray"] = option(
         "auto",
@@ -55,6 +66,8 @@ class Settings(Protocol):
     )
     save_models: bool = option(True, "save every client's personal model at the end")
 
+    __repr__ = Protocol.__repr__
+
 
 @dataclass(frozen=True)
 class DataSettings:
@@ -63,6 +76,12 @@ class DataSettings:
     root: str = option("", "folder that holds data sets (default: FEDTAILOR_DATA, else a cache folder)")
     fraction: float = option(1.0, "use only this share of the samples, drawn at random", above=0.0, at_most=1.0)
     proxy: str = option("", "name of another data set whose samples the server gets as proxy data, resized to fit")
+    server_share: float | None = option(
+        None,
+        f"share of the samples set aside for the server as proxy data (none: {ASIDE:g} where the method needs some and has none, else 0)",
+        at_least=0.0,
+        at_most=0.9,
+    )
 
 
 @dataclass(frozen=True)
@@ -78,11 +97,8 @@ class Config:
 
     @classmethod
     def load(cls, path: Path | None = None, words: Iterable[str] = ()) -> Config:
-        """The config of a TOML file (or the default one) with key=value words laid over it."""
-        values = read_toml(path) if path is not None else {}
-        for word in words:
-            apply_override(values, word)
-        return cls.from_values(values)
+        """The config of a TOML file (or the default one) with key=value overrides applied."""
+        return cls.from_values(overridden(path, words))
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Config:
@@ -102,8 +118,29 @@ class Config:
 
     def federation(self) -> Federation:
         """Read the data and deal it to the clients."""
-        seed = self._data_seed
-        return self.proxied(Federation.from_pool(self._pool(), self.partition, self.settings.clients, seed))
+        seed, share = self._data_seed, self.server_share
+        pool, aside = self._pool(), None
+        if share:
+            pool, aside = set_aside(pool, share, numpy_stream(seed, "server_share"))
+            if self.data_settings.server_share is None:
+                log.warning(
+                    "%s needs proxy samples at the server: %d samples (%g %%) are set aside for it; data.server_share changes that.",
+                    self.method.name,
+                    len(aside),
+                    100 * share,
+                )
+        federation = Federation.from_pool(pool, self.partition, self.settings.clients, seed)
+        return self.proxied(federation if aside is None else with_proxy(federation, aside))
+
+    @property
+    def server_share(self) -> float:
+        """The share of the samples that is set aside for the server before the clients get theirs."""
+        asked = self.data_settings.server_share
+        if asked is not None:
+            return asked
+        elsewhere = self.data.name in ("sites", PYTHON)  # no samples here to set aside
+        supplied = bool(self.data_settings.proxy) or getattr(self.partition, "server_share", 0.0) > 0
+        return ASIDE if self.method.needs_proxy and not supplied and not elsewhere else 0.0
 
     def alone(self, name: str) -> Federation:
         """Read all data as that of one client; an official test part is its test part."""
@@ -117,6 +154,9 @@ class Config:
             return federation
         root = data_root(self.data_settings.root)
         return with_proxy(federation, sources.build(self.data_settings.proxy, {}).read(root))
+
+    def with_server_share(self, share: float) -> Config:
+        return dataclasses.replace(self, data_settings=dataclasses.replace(self.data_settings, server_share=share))
 
     @property
     def _data_seed(self) -> int:
@@ -136,14 +176,21 @@ class Config:
         """Return plain values, with every option spelled out."""
         tables: dict[str, Any] = {k: v for k, v in dataclasses.asdict(self.settings).items() if v is not None}
         for kind in CHOICES:
-            part = getattr(self, kind)
-            tables[kind] = {"name": getattr(part, "file", part.name), **_given(part)}
+            tables[kind] = part_values(getattr(self, kind))
             if kind == "data":
                 tables[kind] |= _given(self.data_settings)
         return tables
 
     def to_toml(self) -> str:
         return tomli_w.dumps({"format": FORMAT, **self.values()})
+
+
+def overridden(path: Path | None, words: Iterable[str]) -> dict[str, Any]:
+    """The values of a TOML file, if there is one, with key=value overrides applied."""
+    values = read_toml(path) if path is not None else {}
+    for word in words:
+        apply_override(values, word)
+    return values
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -195,7 +242,10 @@ def _table(value: Any) -> dict[str, Any]:
 
 def _chosen(kind: str, tables: dict[str, dict[str, Any]], default: str) -> Any:
     fields = dict(tables[kind])
-    return CHOICES[kind].build(fields.pop("name", default), fields)
+    name = fields.pop("name", default)
+    if name == PYTHON and kind in GIVEN:
+        return build(GIVEN[kind], fields, kind)
+    return CHOICES[kind].build(name, fields)
 
 
 def check_keys(values: Mapping[str, Any], more: Iterable[str] = ()) -> None:
@@ -208,6 +258,11 @@ def check_keys(values: Mapping[str, Any], more: Iterable[str] = ()) -> None:
 
 def options_of(cls: type) -> list[str]:
     return [option.name for option in options(cls)]
+
+
+def part_values(part: Any) -> dict[str, Any]:
+    """A method, data set, partition or net as a config's table."""
+    return {"name": getattr(part, "file", part.name), **_given(part)}
 
 
 def _given(part: Any) -> dict[str, Any]:

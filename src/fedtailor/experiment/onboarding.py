@@ -15,6 +15,7 @@ from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.checkpoint import load_latest
 from fedtailor.experiment.config import Config
+from fedtailor.experiment.run import Build, simulation_of
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.experiment.simulation import Simulation
 from fedtailor.learning.scoring import Score
@@ -69,16 +70,15 @@ def as_member(newcomer: Federation, seen: Federation) -> Federation:
     )
 
 
-def finished_simulation(path: Path) -> Simulation:
-    """A finished run as it stood after its last round."""
+def finished_simulation(path: Path, build: Build = simulation_of) -> Simulation:
+    """A finished run as it stood after its last round, all of it in this process."""
     folder = RunFolder.open(path)
     config = Config.load(folder.config)
+    settings = replace(config.settings, engine="inline", ray_address="")
     checkpoint = load_latest(folder.checkpoints, config.settings.device)
     if checkpoint is None:
-        raise FedTailorError(
-            f"'{path}' has no checkpoint to join. Carry the run on with:  fedtailor run --resume {path}"
-        )
-    simulation = Simulation(config.federation(), config.method, config.net, engine="inline", protocol=config.settings)
+        raise FedTailorError(f"'{path}' has no checkpoint to join. Carry the run on with:  {folder.how_to_resume}")
+    simulation = build(replace(config, settings=settings))
     simulation.restore(checkpoint.round, checkpoint.server, checkpoint.clients, folder.records())
     return simulation
 

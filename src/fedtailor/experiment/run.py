@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import nn
+
+from fedtailor.data.federation import Federation
 from fedtailor.engines import WorkerLost
 from fedtailor.errors import FedTailorError
+from fedtailor.experiment.callbacks import Callbacks, EarlyStopping, calling
 from fedtailor.experiment.checkpoint import Checkpoint, drop_after, load_all, save
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.draft import drafting
+from fedtailor.experiment.given import GivenNet
 from fedtailor.experiment.legacy_folder import closing_steps, lengths
 from fedtailor.experiment.lock import locked
 from fedtailor.experiment.run_folder import RunFolder
-from fedtailor.experiment.simulation import Record, Simulation
+from fedtailor.experiment.simulation import Simulation
 from fedtailor.files import Unwritable
 
 log = logging.getLogger("fedtailor")
 
 TRIES = 3  # how often a run restarts by itself after losing a worker
 
-Watch = Callable[[Record], None]
 Build = Callable[[Config], Simulation]
 
 
@@ -35,13 +40,14 @@ class Stop:
     asked: bool = False
 
 
-def simulation_of(config: Config) -> Simulation:
-    """The simulation that a config describes, with all clients on this machine."""
+def simulation_of(config: Config, federation: Federation | None = None, net: nn.Module | None = None) -> Simulation:
+    """The simulation that a config describes, all clients on this machine; data and net made in Python are given with it."""
     settings = config.settings
     return Simulation(
-        config.federation(),
+        config.federation() if federation is None else federation,
         config.method,
-        config.net,
+        config.net if net is None else net,
+        head=config.net.head or None if isinstance(config.net, GivenNet) else None,
         engine=settings.engine,
         workers=settings.workers,
         ray_address=settings.ray_address,
@@ -49,41 +55,69 @@ def simulation_of(config: Config) -> Simulation:
     )
 
 
+def carry_out(
+    config: Config,
+    path: Path,
+    callbacks: Callbacks = (),
+    stop: Stop | None = None,
+    build: Build = simulation_of,
+    command: str = "",
+) -> Simulation | None:
+    """Start the run in a new folder, resume it in one that holds it already, or refuse one that holds another run.
+
+    Returns None, and writes nothing, if the run is finished already. `command` is what was typed, for whoever reads the folder.
+    """
+    folder = RunFolder(path)
+    if not folder.begun:
+        return start(config, path, callbacks, stop, build, command)
+    folder.refuse_other(config)
+    return resume(path, callbacks, stop, build, command, config)
+
+
 def start(
     config: Config,
     path: Path,
-    watch: Watch = lambda record: None,
+    callbacks: Callbacks = (),
     stop: Stop | None = None,
     build: Build = simulation_of,
+    command: str = "",
 ) -> Simulation:
     """Run an experiment into a new folder. Whether that can be written is found out before any data is read."""
     with drafting(path) as draft:
-        folder = RunFolder(draft.place)
+        folder = RunFolder(draft.place, command)
         folder.write_config(config)
         simulation = build(config)
         folder.write_versions(config)
+        if isinstance(config.net, GivenNet):
+            folder.write_net(simulation)
         folder.begin(simulation)
         draft.publish()
-        folder = RunFolder(path)
+        folder = RunFolder(path, command)
         folder.reopen()
-        return _persist(simulation, config, folder, watch, stop or Stop(), build)
+        return _persist(simulation, config, folder, callbacks, stop or Stop(), build)
 
 
 def resume(
-    path: Path, watch: Watch = lambda record: None, stop: Stop | None = None, build: Build = simulation_of
+    path: Path,
+    callbacks: Callbacks = (),
+    stop: Stop | None = None,
+    build: Build = simulation_of,
+    command: str = "",
+    config: Config | None = None,
 ) -> Simulation | None:
-    """Carry on an interrupted run from the last round that all its files hold; the result is that of a run never interrupted.
+    """Resume an interrupted run from the last round that all its files hold; the result is that of a run never interrupted.
 
-    Returns None, and writes nothing, if the run is finished already.
+    `config` replaces the folder's own where it differs only in what changes no number. Returns None, and writes nothing, if the run is
+    finished already.
     """
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path, command)
     if is_finished(folder):
         return None
     with locked(path):
         if is_finished(folder):  # by whoever held the lock until now
             return None
-        config = Config.load(folder.config)
-        return _persist(None, config, folder, watch, stop or Stop(), build)
+        config = config or Config.load(folder.config)
+        return _persist(None, config, folder, callbacks, stop or Stop(), build)
 
 
 def is_finished(folder: RunFolder) -> bool:
@@ -95,7 +129,7 @@ def is_finished(folder: RunFolder) -> bool:
     if damaged:
         raise FedTailorError(
             f"The run in '{folder.path}' is finished, but its {damaged} is not what it was then: it was edited or damaged. Set it back, "
-            f"or delete status.json there and redo what is lost with:  fedtailor run --resume {folder.path}"
+            f"or delete status.json there and redo what is lost with:  {folder.how_to_resume}"
         )
     return not folder.missing(Config.load(folder.config).settings.save_models)
 
@@ -110,22 +144,22 @@ def _gap(folder: RunFolder) -> str:
 
 
 def _persist(
-    simulation: Simulation | None, config: Config, folder: RunFolder, watch: Watch, stop: Stop, build: Build
+    simulation: Simulation | None, config: Config, folder: RunFolder, callbacks: Callbacks, stop: Stop, build: Build
 ) -> Simulation:
     """Carry out a run, from its last checkpoint if no simulation is given; restart a few times when a worker is lost."""
     tries = TRIES
-    carry_on = f"fedtailor run --resume {folder.path}"
+    callbacks = [*callbacks, *_own_callbacks(config)]
     while True:
         try:
-            return _carry_out(simulation or _restored(config, folder, build), config, folder, watch, stop)
+            return _run_rounds(simulation or _restored(config, folder, build), config, folder, callbacks, stop)
         except WorkerLost as loss:
             if tries == 0:
                 raise WorkerLost(
-                    f"{loss} That is too often to go on. What there is can be carried on with:  {carry_on}"
+                    f"{loss} That is too often to go on. What there is can be carried on with:  {folder.how_to_resume}"
                 ) from None
             log.warning("%s Carrying on from the last checkpoint with new workers.", loss)
         except Unwritable as refusal:
-            raise Unwritable(f"{refusal} When that is mended, carry on with:  {carry_on}") from None
+            raise Unwritable(f"{refusal} When that is mended, carry on with:  {folder.how_to_resume}") from None
         simulation, tries = None, tries - 1
 
 
@@ -148,21 +182,32 @@ def _restored(config: Config, folder: RunFolder, build: Build) -> Simulation:
     return simulation
 
 
-def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch: Watch, stop: Stop) -> Simulation:
+def _own_callbacks(config: Config) -> list[EarlyStopping]:
+    return [EarlyStopping(config.settings.patience)] if config.settings.patience else []
+
+
+def _run_rounds(
+    simulation: Simulation, config: Config, folder: RunFolder, callbacks: Callbacks, stop: Stop
+) -> Simulation:
+    """Run what is left of a run and keep its folder up to date."""
     every = config.settings.checkpoint_every
+    simulation.path = folder.path
     try:
         folder.status("running", simulation.round)
-        while not simulation.finished:
-            record = simulation.step()
-            folder.append(record, simulation)
-            in_rounds = record["phase"] == "round"
-            due = stop.asked or simulation.round == config.settings.rounds or (every and simulation.round % every == 0)
-            if in_rounds and due:
-                states = simulation.engine.states() if simulation.engine.holds_states else {}
-                save(folder.checkpoints, Checkpoint(simulation.round, simulation.server.state, states, folder.marks()))
-            watch(record)
-            if stop.asked:
-                break
+        with calling(callbacks, simulation) as after_round:
+            while not simulation.finished:
+                record = simulation.step()
+                folder.append(record, simulation)
+                after_round(record)  # first: it may end the rounds, and the last one has a checkpoint
+                last = simulation.round == simulation.last_round
+                if record["phase"] == "round" and (stop.asked or last or (every and simulation.round % every == 0)):
+                    states = simulation.engine.states() if simulation.engine.holds_states else {}
+                    save(
+                        folder.checkpoints,
+                        Checkpoint(simulation.round, simulation.server.state, states, folder.marks()),
+                    )
+                if stop.asked:
+                    break
         if simulation.finished and config.settings.save_models:
             simulation.save_models(folder.models)
         if simulation.metrics:
@@ -179,6 +224,9 @@ def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch:
 def polite_stop(say: Callable[[str], None]) -> Iterator[Stop]:
     """Within this context, let the first Ctrl-C stop the run after the current round."""
     stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # signals are the main thread's
+        return
 
     def on_interrupt(number: int, frame: object) -> None:
         if stop.asked:

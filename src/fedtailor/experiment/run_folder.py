@@ -9,22 +9,25 @@ import logging
 import math
 import platform
 import shutil
-import sys
 from collections import Counter
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from fedtailor.data.federation import Federation
 from fedtailor.errors import FedTailorError
-from fedtailor.experiment.checkpoint import Checkpoint
+from fedtailor.experiment.callbacks import Record
+from fedtailor.experiment.checkpoint import Checkpoint, write_tensors
 from fedtailor.experiment.config import Config, read_toml
 from fedtailor.experiment.draft import DRAFT
+from fedtailor.experiment.given import PYTHON, initial_weights
 from fedtailor.experiment.journal import Journal, Mark, mark_of, read_marks
 from fedtailor.experiment.ledger import HEADER, Ledger
 from fedtailor.experiment.legacy_folder import lengths
-from fedtailor.experiment.simulation import Record, Simulation
+from fedtailor.experiment.simulation import Simulation
 from fedtailor.files import replace_text as replace_text  # offered here too
 from fedtailor.files import replacing
 from fedtailor.learning.scoring import Score
@@ -41,27 +44,35 @@ HARMLESS = ("engine", "workers", "ray_address", "checkpoint_every", "save_models
 class RunFolder:
     """Where a run writes: config.toml, versions.json, status.json, labels.json, metrics.jsonl, clients.jsonl, ledger.csv, models/ …"""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, typed: str = "") -> None:
+        """`typed` is the command that is being carried out, to be written down; empty in Python."""
         self.path = path
+        self.typed = typed
         self.config = path / "config.toml"
         self.versions = path / "versions.json"
         self.labels = path / "labels.json"
         self.metrics = path / "metrics.jsonl"
         self.clients = path / "clients.jsonl"
         self.ledger = path / "ledger.csv"
+        self.net = path / "net.safetensors"
         self.checkpoints = path / "checkpoints"
         self.models = path / "models"
         self._journals = {name: Journal(path / name) for name in GROWING}
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
-        folder = cls(path)
-        if not folder.config.is_file():
+    def open(cls, path: Path, typed: str = "") -> RunFolder:
+        folder = cls(path, typed)
+        if not folder.begun:
             raise FedTailorError(
                 f"'{path}' is not a run folder: it has no config.toml."
                 + (" A run that was to begin in it was cut off: start that again." if (path / DRAFT).exists() else "")
             )
         return folder
+
+    @property
+    def begun(self) -> bool:
+        """Whether it holds a run."""
+        return self.config.is_file()
 
     # -- at the beginning -------------------------------------------------------------------------------------------------------
 
@@ -77,6 +88,12 @@ class RunFolder:
         started = {"weights": provenance(weights)} if weights else {}
         digest = {"config_sha256": _digest(self.config)}
         replace_text(self.versions, json.dumps({**packages, **machine, **started, **digest}, indent=1))
+
+    def write_net(self, simulation: Simulation) -> None:
+        """Keep the initial weights of a module made in Python, so that any instance of its class can resume the run."""
+        module = simulation.worker.modules.architecture
+        assert isinstance(module, nn.Module)
+        write_tensors(self.net, initial_weights(module))
 
     def begin(self, simulation: Simulation) -> None:
         """Write what is known before the first round: who holds which labels, and what clients sent the server."""
@@ -103,8 +120,7 @@ class RunFolder:
 
     def status(self, state: str, round: int) -> None:
         """Say how the run stands; once it is finished, also the checksums by which that can be verified."""
-        command = " ".join(["fedtailor", *sys.argv[1:]])
-        said: dict[str, Any] = {"state": state, "round": round, "command": command}
+        said: dict[str, Any] = {"state": state, "round": round, "command": self.typed}
         if state == "finished":
             table = mark_of(self.path / TABLE)
             marks = {**self.marks(), **({TABLE: table} if table else {})}
@@ -118,7 +134,7 @@ class RunFolder:
 
     @property
     def command(self) -> str:
-        """What was typed to start the run, or to carry it on; empty if nobody knows."""
+        """What was typed to start the run, or to carry it on; empty if it was done in Python."""
         return self._said("command")
 
     def _said(self, key: str) -> str:
@@ -151,6 +167,22 @@ class RunFolder:
             raise FedTailorError(
                 f"'{self.config}' is not what this run began with: it was edited or damaged. Set it back, or start a new run with it."
             )
+
+    def refuse_other(self, config: Config) -> None:
+        """Refuse a folder that holds a run with other settings than these."""
+        own, asked = (_flat(essential(c.values())) for c in (Config.load(self.config), config))
+        other = [key for key in {**own, **asked} if own.get(key) != asked.get(key)]
+        if other:
+            raise FedTailorError(
+                f"'{self.path}' holds a run with other settings ({', '.join(other[:5])}{' …' if len(other) > 5 else ''}). "
+                "Choose another --out, move it away, or set them back."
+            )
+
+    @property
+    def how_to_resume(self) -> str:
+        """What to type to carry on the run."""
+        kinds = [v.get("name") for v in read_toml(self.config).values() if isinstance(v, dict)]
+        return f"ft.load({str(self.path)!r}).resume(…)" if PYTHON in kinds else f"fedtailor run --resume {self.path}"
 
     def records(self) -> list[Record]:
         return read_lines(self.metrics)
@@ -259,12 +291,22 @@ def _read_json(path: Path) -> dict[str, Any]:
     return read if isinstance(read, dict) else {}
 
 
-def _digest(config: Path) -> str:
-    """The checksum of a config, but for what changes no number of a run: it may be carried on with another engine or data root."""
-    values = {k: v for k, v in read_toml(config).items() if k not in HARMLESS}
+def essential(values: dict[str, Any]) -> dict[str, Any]:
+    """A config without what changes no number of a run: it may be carried on with another engine or data root."""
+    values = {k: v for k, v in values.items() if k not in HARMLESS}
     if isinstance(values.get("data"), dict):
         values["data"] = {k: v for k, v in values["data"].items() if k != "root"}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return values
+
+
+def _digest(config: Path) -> str:
+    return hashlib.sha256(json.dumps(essential(read_toml(config)), sort_keys=True).encode()).hexdigest()
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """Options of the parts by dotted keys."""
+    tables = {k: v if isinstance(v, dict) else {"": v} for k, v in values.items()}
+    return {f"{k}.{name}" if name else k: v for k, table in tables.items() for name, v in table.items()}
 
 
 def _json(value: Any) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
 
 import torch
 from torch import nn
@@ -20,9 +22,12 @@ from fedtailor.engines.base import save_module
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.aggregation import Aggregation
+from fedtailor.experiment.by_client import ByClient
+from fedtailor.experiment.callbacks import Callback, Record, calling
 from fedtailor.experiment.evaluation import summarize
 from fedtailor.experiment.ledger import Ledger
 from fedtailor.experiment.notices import Notices
+from fedtailor.experiment.options import ProtocolOptions, keywords_of
 from fedtailor.experiment.sampling import select
 from fedtailor.files import writing
 from fedtailor.learning import Payload, Protocol, Reply, Server, State
@@ -31,17 +36,18 @@ from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import Score
 from fedtailor.methods import Method, methods
 from fedtailor.nets.architecture import Architecture
+from fedtailor.nets.fitting import fitting_net
 from fedtailor.registry import build
 
-Record = dict[str, Any]  # one line of metrics.jsonl
+V = TypeVar("V")
 
 
 @dataclass
 class Traffic:
     """The payloads of one round, by client: what went down, what came up."""
 
-    down: dict[int, Payload] = field(default_factory=dict)
-    up: dict[int, Payload] = field(default_factory=dict)
+    down: ByClient[Payload]
+    up: ByClient[Payload]
 
 
 class Simulation:
@@ -51,20 +57,23 @@ class Simulation:
     (the last round's payloads), `scores`, `ledger`, `metrics`. A vector becomes tensors by name with `server.net().body.named(vector)`.
     """
 
+    @keywords_of(Protocol)
     def __init__(
         self,
         federation: Federation,
-        method: str | Method = "fedavg",
-        net: str | Architecture | nn.Module = "cnn",
+        method: str | Method = "fedrep",
+        net: str | Architecture | nn.Module | None = None,
         *,
         head: str | None = None,
         engine: str | Engine = "auto",
         workers: int = 0,
         ray_address: str = "",
         protocol: Protocol | None = None,
-        **settings: Any,
+        **settings: Unpack[ProtocolOptions],
     ) -> None:
-        """`settings` are the protocol's options, such as rounds=20, lr=0.01, join=0.5, seed=1; `head` names the net's head submodule.
+        """`settings` are the protocol's options, such as rounds=20, lr=0.01, join=0.5, seed=1.
+
+        `net` is a name, an architecture or any module (default: a net that fits the samples); `head` names its head submodule.
 
         `engine` is inline, processes or ray (with so many `workers`; 0 means one for each core; Ray is started here, or that at
         `ray_address` is joined) or auto; all give the same numbers. To stop in a debugger inside a method, take inline.
@@ -73,6 +82,7 @@ class Simulation:
         if protocol is not None and settings:
             raise FedTailorError(f"Give either a protocol or its options ({', '.join(settings)}), not both.")
         self.federation = federation
+        net = fitting_net(federation.task) if net is None else net
         self.protocol = protocol or build(Protocol, settings)
         self.method = method if isinstance(method, Method) else methods.build(method, {})
         if self.protocol.server_optimizer != "none" and not self.method.averages:
@@ -91,12 +101,14 @@ class Simulation:
         self.server = Server(modules, proxy, self.protocol, sizes)
         self.candidates = [i for i, size in enumerate(sizes) if size]
         self.everyone = list(range(len(sizes)))
+        self.path: Path | None = None  # its run folder, if it has one
         self.round = 0
+        self.last_round = self.protocol.rounds
         self.closed = 0
         self.metrics: list[Record] = []
-        self.scores: dict[int, Score] = {}
+        self.scores: ByClient[Score] = self._by_client({})
         self.outcomes: dict[int, Outcome] = {}
-        self.traffic = Traffic()
+        self.traffic = self._no_traffic()
         self.ledger = Ledger()
         self.notices = Notices(engine.name)
         few = max(federation.classes, len(sizes))
@@ -108,23 +120,27 @@ class Simulation:
 
     @property
     def finished(self) -> bool:
-        return self.round >= self.protocol.rounds and self.closed >= self.method.closing_steps
+        return self.round >= self.last_round and self.closed >= self.method.closing_steps
 
     def __iter__(self) -> Iterator[Record]:
         while not self.finished:
             yield self.step()
 
-    def run(self, watch: Callable[[Record], None] | None = None) -> Self:
-        """All rounds that are left, and the closing steps."""
-        for record in self:
-            if watch is not None:
-                watch(record)
+    def run(self, *callbacks: Callback | Callable[[Record], object]) -> Self:
+        """Run all rounds that are left, and the closing steps; callbacks may be plain functions of a round's record."""
+        with calling(callbacks, self) as after_round:
+            for record in self:
+                after_round(record)
         return self
+
+    def stop(self) -> None:
+        """Make the last round the one that was just run; only closing steps follow."""
+        self.last_round = self.round
 
     def step(self) -> Record:
         """Run one round or, after the last round, one closing step."""
         with self._threads():
-            record = self._round() if self.round < self.protocol.rounds else self._closing_step()
+            record = self._round() if self.round < self.last_round else self._closing_step()
         self.metrics.append(record)
         if self.finished:
             self.notices.close()
@@ -133,19 +149,19 @@ class Simulation:
     def _round(self) -> Record:
         self.round += 1
         self.server.begin(self.round)
-        self.traffic = Traffic()
+        self.traffic = self._no_traffic()
         self.ledger.open_round()
         due = self.round % self.protocol.eval_every == 0 or self.round == self.protocol.rounds
         chosen = select(self.protocol, self.candidates, self.round)
         clock = Clock()
 
-        self.traffic.down = {i: self._send(i) for i in chosen.picked}
+        self.traffic.down = self._by_client({i: self._send(i) for i in chosen.picked})
         clock.lap("communication")
         self.outcomes = self.engine.fit(
             self.round, chosen.replying, self.traffic.down.__getitem__, evaluate=due and self._after_train
         )
         clock.lap("training")
-        self.traffic.up = {i: outcome.up for i, outcome in self.outcomes.items()}
+        self.traffic.up = self._by_client({i: outcome.up for i, outcome in self.outcomes.items()})
         replies = [Reply(i, outcome.samples, outcome.up) for i, outcome in self.outcomes.items()]
         used = {reply.client for reply in self.aggregation.aggregate(replies, self.traffic.down)}
         self.outcomes = {i: outcome for i, outcome in self.outcomes.items() if i in used}
@@ -173,15 +189,15 @@ class Simulation:
     def _closing_step(self) -> Record:
         self.closed += 1
         clock = Clock()
-        self.traffic = Traffic()
+        self.traffic = self._no_traffic()
         if self.closed == 1:
-            self.traffic.down = {i: self._send(i) for i in self.everyone}
+            self.traffic.down = self._by_client({i: self._send(i) for i in self.everyone})
         self.ledger.open_round()
         # As a round of its own, so that a run that goes back to its last round knows what to drop.
         self.ledger.enter(self.round + 1, "down", self.traffic.down)
         self.engine.finish(self.closed, self.candidates, self._send)
         clock.lap("training")
-        self.scores = self.engine.evaluate(self.round, self.everyone, self._send, sync=False)
+        self.scores = self._by_client(self.engine.evaluate(self.round, self.everyone, self._send, sync=False))
         clock.lap("evaluation")
         return {
             "round": self.round,
@@ -206,7 +222,7 @@ class Simulation:
             trained = {i: o.score for i, o in self.outcomes.items() if o.score is not None}
             others = [i for i in self.everyone if i not in trained]
             scores = self.engine.evaluate(self.round, others, self._send, sync=sync)
-            self.scores = dict(sorted({**scores, **trained}.items()))
+            self.scores = self._by_client(dict(sorted({**scores, **trained}.items())))
             if sync:  # those scored before the answer take it in all the same
                 self.engine.sync(self.round, trained, self._send)
         elif sync:
@@ -256,6 +272,12 @@ class Simulation:
         if self.method.syncs_everyone:
             self.ledger.enter(self.round, "down", {i: self._send(i) for i in self.everyone})
 
+    def _by_client(self, entries: Mapping[int, V]) -> ByClient[V]:
+        return ByClient(entries, self.federation.number)
+
+    def _no_traffic(self) -> Traffic:
+        return Traffic(self._by_client({}), self._by_client({}))
+
     # -- looking at it ----------------------------------------------------------------------------------------------------------
 
     def state(self, client: int | str) -> State:
@@ -294,6 +316,25 @@ class Simulation:
     def close(self) -> None:
         """Stop the processes that the engine started; otherwise they end with the simulation."""
         self.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        scored = next((r["accuracy_mean"] for r in reversed(self.metrics) if r["accuracy_mean"] is not None), None)
+        accuracy = "" if scored is None else f", mean accuracy of clients {100 * scored:.2f} %"
+        return (
+            f"Simulation: {self.method!r} on {len(self.everyone):,} clients, "
+            f"round {self.round} of {self.last_round}{accuracy}\n  {self.protocol!r}"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
     @contextmanager
     def _threads(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from fedtailor.errors import FedTailorError
-from fedtailor.registry import option
+from fedtailor.registry import check, differing, option
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Protocol:
     dropout: float = option(0.0, "chance that a picked client drops out before it replies", at_least=0.0, at_most=1.0)
     epochs: int = option(1, "local epochs of each round", at_least=0, at_most=10**6)
     batch: int = option(10, "batch size of local training", at_least=1, at_most=10**6)
-    lr: float = option(0.005, "learning rate of local training", above=0.0, at_most=1e6)
+    lr: float = option(0.05, "learning rate of local training", above=0.0, at_most=1e6)
     optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "optimizer of local training, as torch.optim has it")
     momentum: float = option(0.0, "momentum of optimizer=sgd", at_least=0.0, at_most=1.0)
     weight_decay: float = option(0.0, "weight decay of local training", at_least=0.0)
@@ -80,6 +80,7 @@ class Protocol:
     )
 
     def __post_init__(self) -> None:
+        check(self)
         low, high = self.join_range
         if not 0 < low <= high <= 1:
             raise FedTailorError(
@@ -103,6 +104,9 @@ class Protocol:
             raise FedTailorError(
                 f"device = {self.device!r} is not available on this machine; device=cpu always is."
             ) from None
+
+    def __repr__(self) -> str:
+        return differing(self)
 
     @property
     def join_range(self) -> tuple[float, float]:

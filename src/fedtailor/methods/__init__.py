@@ -8,4 +8,6 @@ from fedtailor.methods.base import Method, methods
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["Method", "methods"]
+register, find = methods.register, methods.find  # so that `ft.methods`, this folder, serves as the registry does
+
+__all__ = ["Method", "find", "methods", "register"]

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from fedtailor.learning import Client, Payload, Reply, Server, State
-from fedtailor.registry import Registry
+from fedtailor.registry import Registry, check
 
 NEWCOMER = -1  # the number of a client that the server has not met
 
@@ -34,6 +34,14 @@ class Method(ABC):
     averages: ClassVar[bool] = False  # whether `aggregate` uses server.average, which a server optimizer needs
     bn_buffers: ClassVar[Literal["local", "average"]] = "local"
     new_client: ClassVar[str] = "trains as in one round with what the server sends, sending nothing back"
+
+    def __post_init__(self) -> None:
+        check(self, "method")
+
+    @property
+    def needs_proxy(self) -> bool:
+        """Whether the server cannot do without proxy samples."""
+        return False
 
     def hello(self, client: Client) -> Payload:
         """Told to the server once, before the first round (label shares, for example)."""

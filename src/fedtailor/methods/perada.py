@@ -52,12 +52,17 @@ class PerAda(FedAvg):
         "step, whatever the labels (for proxy data of another task)",
     )
 
+    @property
+    def needs_proxy(self) -> bool:
+        return self.akt
+
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
-        if self.akt and not len(server.samples):
+        if self.needs_proxy and not len(server.samples):
             raise FedTailorError(
                 f"The method '{self.name}' transfers knowledge on proxy samples at the server, but the server has none. Use "
-                "partition=paired, which gives it a share of the training samples (where there are few, partition.reserve=0 leaves it "
-                "some), or data.proxy=NAME, which gives it another data set, or do without: method.akt=false."
+                "data.server_share=0.1 (in Python: federation.set_aside(0.1)) or partition=paired, which give it a share of the samples "
+                "(of few, paired leaves it some with partition.reserve=0), or data.proxy=NAME, which gives it another data set, or do "
+                "without: method.akt=false."
             )
         super().start(server, hellos)
 

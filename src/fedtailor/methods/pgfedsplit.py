@@ -78,6 +78,7 @@ class PGFedSplit(FedPer):
     base_epochs: int | None = option(None, "epochs on the body; none is the protocol's", at_least=0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self._adaptive and not self.tau_min <= self.tau <= self.tau_max:
             raise FedTailorError(
                 f"method.tau = {self.tau} must lie between tau_min = {self.tau_min} and tau_max = {self.tau_max}, where τ may move."

@@ -12,4 +12,6 @@ from fedtailor.nets.net import Net, Part
 for _module in pkgutil.iter_modules(__path__):  # every net registers itself when its file is imported
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["Architecture", "Net", "Part", "Task", "build_net", "nets"]
+register, find = nets.register, nets.find  # so that `ft.nets`, this folder, serves as the registry does
+
+__all__ = ["Architecture", "Net", "Part", "Task", "build_net", "find", "nets", "register"]

@@ -29,6 +29,11 @@ def kind(task: Task) -> Kind:
     return {3: "images", 2: "series"}.get(len(task.shape), "numbers")  # type: ignore[return-value]
 
 
+def fitting_net(task: Task) -> str:
+    """The net to take for these samples when nobody says."""
+    return {"images": "cnn", "series": "cnn1d", "numbers": "mlp", "text": "fasttext"}[kind(task)]
+
+
 def require(net: Architecture, task: Task, wanted: Kind, smallest: int = 1) -> None:
     """Refuse samples that are not `wanted`, or whose height, width or length is below `smallest`."""
     found = kind(task)

@@ -18,7 +18,8 @@ from typing import Any
 
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config
-from fedtailor.experiment.run import Stop, polite_stop, resume, start
+from fedtailor.experiment.run import Stop, polite_stop
+from fedtailor.experiment.run import carry_out as run
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.papers.measures import MEASURES
 from fedtailor.papers.presets import Cell, Preset, Term, Words
@@ -55,7 +56,7 @@ class Job:
 
     @property
     def begun(self) -> bool:
-        return (self.folder / "config.toml").exists()
+        return RunFolder(self.folder).begun
 
     @property
     def finished(self) -> bool:
@@ -107,8 +108,8 @@ class Grid:
     def check(self) -> None:
         """Refuse a folder that holds runs of other settings."""
         for job in self.jobs:
-            if job.begun and Config.load(job.folder / "config.toml").values() != job.config.values():
-                raise FedTailorError(f"'{job.folder}' holds a run with other settings. Choose another --out.")
+            if job.begun:
+                RunFolder(job.folder).refuse_other(job.config)
 
 
 def carry_out(
@@ -170,11 +171,7 @@ def run_job(job: Job, sender: Connection) -> None:
 
 
 def carry_on(job: Job, stop: Stop | None = None) -> None:
-    if job.begun:
-        resume(job.folder, stop=stop)
-    else:
-        shutil.rmtree(job.folder, ignore_errors=True)  # what a kill left before the config was written
-        start(job.config, job.folder, stop=stop)
+    run(job.config, job.folder, stop=stop)
     if job.finished and not job.keeps_state:
         shutil.rmtree(RunFolder(job.folder).checkpoints, ignore_errors=True)  # gigabytes over a grid
 

@@ -5,50 +5,52 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from fedtailor.experiment.callbacks import Callback, Record
+from fedtailor.report.terminal import Terminal
+
+if TYPE_CHECKING:
+    from fedtailor.experiment.simulation import Simulation
 
 SECONDS_BETWEEN_LINES = 5.0
 
 
-class RunProgress:
-    """Watches the records of one run."""
+class Progress(Callback):
+    """Show how far a run is."""
 
-    def __init__(self, console: Console, label: str, steps: int) -> None:
-        self.console = console
-        self.label = label
-        self.steps = steps
-        self.bar = _rounds_bar(console, "accuracy")
-        self.task = self.bar.add_task(label, total=steps, accuracy="")
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Terminal(stderr=True)
+
+    def on_start(self, simulation: Simulation) -> None:
+        self.label = f"{simulation.method.name} seed {simulation.protocol.seed}"
+        self.steps = simulation.protocol.rounds + simulation.method.closing_steps
+        self.bar = _rounds_bar(self.console, "accuracy")
+        self.task = self.bar.add_task(self.label, total=self.steps, completed=simulation.round, accuracy="")
         self._said = self._began = time.monotonic()
-        self._first: int | None = None
-
-    def __enter__(self) -> Self:
+        self._first = simulation.round
         self.bar.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bar.stop()
-
-    def watch(self, record: dict[str, Any]) -> None:
+    def on_round(self, simulation: Simulation, record: Record) -> None:
         done = record["round"] + record.get("step", 0)
         accuracy = f"accuracy {100 * record['accuracy_mean']:.2f} %" if record["accuracy_mean"] is not None else ""
         self.bar.update(self.task, completed=done)
         if accuracy:
             self.bar.update(self.task, accuracy=accuracy)
-        self._first = done - 1 if self._first is None else self._first
         now = time.monotonic()
-        if not self.console.is_terminal and (done == self.steps or now - self._said >= SECONDS_BETWEEN_LINES):
+        if not _animated(self.console) and (done == self.steps or now - self._said >= SECONDS_BETWEEN_LINES):
             left = (now - self._began) / (done - self._first) * (self.steps - done)
             self.console.print(
                 f"{self.label}: round {done}/{self.steps}, {accuracy}, {left:.0f} s left", soft_wrap=True
             )
             self._said = now
+
+    def on_end(self, simulation: Simulation) -> None:
+        self.bar.stop()
 
 
 class GridProgress:
@@ -78,23 +80,27 @@ class GridProgress:
             self.console.print(f"{label}, round {rounds}/{total}, at {', '.join(running)}", soft_wrap=True)
 
 
-def _rounds_bar(console: Console, extra: str) -> Progress:
-    """A bar of rounds with one more field, shown on a terminal only."""
-    return Progress(
+def _animated(console: Console) -> bool:
+    return console.is_terminal or console.is_jupyter
+
+
+def _rounds_bar(console: Console, extra: str) -> Bars:
+    """A bar of rounds with one more field, shown on a terminal or in a notebook only."""
+    return Bars(
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
         TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
         TextColumn(f"{{task.fields[{extra}]}}"),
         TimeRemainingColumn(compact=True),
         console=console,
-        disable=not console.is_terminal,
+        disable=not _animated(console),
     )
 
 
 @contextmanager
 def download_progress(console: Console) -> Iterator[Callable[[int, int | None, str], None]]:
     """A callback (done, total, file name) that moves one bar for each file."""
-    with Progress(
+    with Bars(
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console
     ) as bars:
         tasks: dict[str, Any] = {}

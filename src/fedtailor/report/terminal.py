@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -34,6 +33,8 @@ class PrintableFormatter(logging.Formatter):
 
 def curve(values: Sequence[float], width: int = 60, height: int = 8) -> str:
     """A line plot of values between 0 and 1, with percentages at the left."""
+    import numpy as np  # here: the command's help does without
+
     points = np.asarray(values, dtype=float)
     low, high = float(np.nanmin(points)), float(np.nanmax(points))
     high = high if high > low else low + 0.01

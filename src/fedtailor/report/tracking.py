@@ -6,48 +6,50 @@ import importlib
 import math
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedtailor.errors import FedTailorError
-from fedtailor.experiment.config import Config
-from fedtailor.experiment.run import Watch
-from fedtailor.experiment.simulation import Record
+from fedtailor.experiment.callbacks import Callback, Record
+from fedtailor.experiment.config import read_toml
+from fedtailor.experiment.run_folder import RunFolder
+from fedtailor.experiment.simulation import Simulation
 from fedtailor.report.groups import flat
 
-
-class Tracker(StrEnum):
-    tensorboard = "tensorboard"
-    mlflow = "mlflow"
+SINKS = ("tensorboard", "mlflow")
 
 
-@contextmanager
-def tracking(tracker: Tracker | None, config: Config, folder: Path) -> Iterator[Watch]:
-    """A watch that hands the numbers of every round on; one that does nothing without a tracker."""
-    if tracker is None:
-        yield lambda record: None
-        return
-    sink = TensorBoard(folder) if tracker is Tracker.tensorboard else MLflow(folder, config)
-    try:
-        yield lambda record: sink.log(_numbers(record), record["round"] + record.get("step", 0))
-    finally:
-        sink.close()
+class Tracking(Callback):
+    """Log every round's numbers to TensorBoard or MLflow as well; the run needs a folder."""
+
+    def __init__(self, tracker: Literal["tensorboard", "mlflow"]) -> None:
+        if tracker not in SINKS:
+            raise FedTailorError(f"There is no tracker '{tracker}'. Known: {', '.join(SINKS)}.")
+        self.make = TensorBoard if tracker == "tensorboard" else MLflow
+        self.make.check()  # before anything has begun
+
+    def on_start(self, simulation: Simulation) -> None:
+        if simulation.path is None:
+            raise FedTailorError("Tracking writes into a run folder, and this simulation has none: use ft.run.")
+        self.sink = self.make(simulation.path)
+
+    def on_round(self, simulation: Simulation, record: Record) -> None:
+        self.sink.log(_numbers(record), record["round"] + record.get("step", 0))
+
+    def on_end(self, simulation: Simulation) -> None:
+        self.sink.close()
 
 
 class TensorBoard:
     """Event files in the run folder: `tensorboard --logdir runs` shows them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / "tensorboard"
-        self.module = _needed("tensorboard.summary")
+        self.writer = _needed("tensorboard.summary").Writer(str(folder / "tensorboard"))
 
-    @cached_property
-    def writer(self) -> Any:
-        return self.module.Writer(str(self.folder))  # not before the first round: a run starts in an empty folder
+    @staticmethod
+    def check() -> None:
+        _needed("tensorboard.summary")
 
     def log(self, numbers: dict[str, float], step: int) -> None:
         for name, value in numbers.items():
@@ -55,18 +57,21 @@ class TensorBoard:
         self.writer.flush()
 
     def close(self) -> None:
-        if "writer" in self.__dict__:
-            self.writer.close()
+        self.writer.close()
 
 
 class MLflow:
     """A run of the experiment `fedtailor`, at MLFLOW_TRACKING_URI or, if that is not set, in the run folder."""
 
-    def __init__(self, folder: Path, config: Config) -> None:
-        self.folder, self.config = folder, config
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         if not os.environ.get("MLFLOW_TRACKING_URI"):
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 wants to be asked for plain files
         self.tracking, self.entities = _needed("mlflow.tracking"), _needed("mlflow.entities")
+
+    @staticmethod
+    def check() -> None:
+        _needed("mlflow.tracking")
 
     @cached_property
     def client(self) -> Any:
@@ -79,7 +84,7 @@ class MLflow:
         known = self.client.get_experiment_by_name("fedtailor")
         experiment = known.experiment_id if known else self.client.create_experiment("fedtailor")
         run: str = self.client.create_run(experiment, run_name=self.folder.name).info.run_id
-        for name, value in flat(self.config.values()).items():
+        for name, value in flat(read_toml(RunFolder(self.folder).config)).items():
             self.client.log_param(run, name, value)
         return run
 

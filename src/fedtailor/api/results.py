@@ -1,0 +1,58 @@
+"""What runs and comparisons have in common once there is something to look at."""
+
+from __future__ import annotations
+
+import html
+import io
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedtailor.files import replace_text
+from fedtailor.report.results import Result, read_results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Results:
+    """A folder with one run or several, as tables, pictures and a page."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @property
+    def results(self) -> list[Result]:
+        """What the folder holds now; a run that goes on elsewhere is read as far as it is."""
+        return read_results(self.path)
+
+    def table(self) -> pd.DataFrame:
+        """One row per method: accuracy (mean of clients, pooled, worst decile), bytes per round, seconds."""
+        import pandas as pd
+
+        from fedtailor.report.tables import comparison_csv
+
+        return pd.read_csv(io.StringIO(comparison_csv(self.results)))
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Path:
+        """Draw accuracy per round and per client; saved as `path`, by default accuracy.png in the folder."""
+        from fedtailor.report.pictures import accuracy_picture
+
+        target = Path(path) if path is not None else self.path / "accuracy.png"
+        accuracy_picture(self.results, target)
+        return target
+
+    def report(self, path: str | PathLike[str] | None = None, *, baseline: str = "") -> Path:
+        """Write the page that compares runs; by default report.html in the folder. `baseline` is a method to compare with."""
+        from fedtailor.report.material import load_material
+        from fedtailor.report.page import page
+        from fedtailor.report.sections import sections
+
+        target = Path(path) if path is not None else self.path / "report.html"
+        command = f"ft.load({str(self.path)!r}).report({str(target)!r})"
+        replace_text(target, page(sections(load_material([self.path], baseline), command)))
+        return target
+
+    def _repr_html_(self) -> str:
+        head = f"<pre>{html.escape(repr(self))}</pre>"
+        return head + self.table().to_html(index=False) if any(r.evaluated for r in self.results) else head

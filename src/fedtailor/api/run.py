@@ -1,0 +1,282 @@
+"""One run: start it, resume it, look at it."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from safetensors.torch import load_file
+from torch import nn
+
+from fedtailor.api.results import Results
+from fedtailor.data.federation import Federation
+from fedtailor.errors import FedTailorError
+from fedtailor.experiment.callbacks import Callbacks, Record
+from fedtailor.experiment.checkpoint import read_tensors
+from fedtailor.experiment.config import Config, Settings, apply_override, method_overrides, part_values
+from fedtailor.experiment.given import (
+    PYTHON,
+    GivenData,
+    GivenNet,
+    initial_weights,
+    refuse_other_data,
+    refuse_other_net,
+    weights_digest,
+)
+from fedtailor.experiment.onboarding import finished_simulation
+from fedtailor.experiment.options import RunOptions, keywords_of
+from fedtailor.experiment.run import carry_out, polite_stop, simulation_of
+from fedtailor.experiment.run_folder import RunFolder
+from fedtailor.experiment.simulation import Simulation
+from fedtailor.methods import Method, methods
+from fedtailor.nets import Architecture
+from fedtailor.nets.fitting import fitting_net
+from fedtailor.report.logged import logged_picture
+from fedtailor.report.progress import Progress
+from fedtailor.report.results import read_run
+
+log = logging.getLogger("fedtailor")
+
+Data = Federation | Config | str
+AnyNet = str | Architecture | nn.Module
+
+
+@keywords_of(Settings)
+def run(
+    federation: Data,
+    method: str | Method | None = None,
+    *,
+    net: AnyNet | None = None,
+    head: str | None = None,
+    out: str | PathLike[str] | None = None,
+    callbacks: Callbacks | None = None,
+    **options: Unpack[RunOptions],
+) -> Run:
+    """Run a method on a federation, into a run folder with checkpoints, tables and pictures.
+
+    `federation` may also be the name of a data set, or a `Config` that says more. `method` is a name ("fedrep",
+    "fedrep:head_epochs=5") or an object (`ft.FedRep(head_epochs=5)`), fedrep by default; `net` a name or any module that returns logits,
+    by default one that fits the samples; `head` names the module's head. `out` is the folder, by default a new one below runs/; if it
+    holds this very run already, that is resumed, and any other is refused. `callbacks` replace the progress bar.
+
+    >>> run = ft.run(federation, "fedrep", net=MyModule(), rounds=50, out="runs/a")  # doctest: +SKIP
+    """
+    values = values_of(federation, net, head, options)
+    set_method(values, method)
+    config = Config.from_values(values)
+    path = (
+        Path(out) if out is not None else new_folder(f"{config.method.name}-{config.data.name}-s{config.settings.seed}")
+    )
+    return Run(path, *given(federation, net)).carry_out(config, callbacks)
+
+
+class Run(Results):
+    """A run and its folder, finished or not; `ft.load` opens one."""
+
+    def __init__(
+        self, path: str | PathLike[str], federation: Federation | None = None, net: nn.Module | None = None
+    ) -> None:
+        """`federation` and `net` are given if they were made in Python."""
+        super().__init__(path)
+        self.folder = RunFolder(self.path)
+        self.federation = federation
+        self.net = net
+        self.live: Simulation | None = None  # what was run in this process
+
+    @classmethod
+    def open(cls, path: str | PathLike[str], federation: Federation | None = None, net: nn.Module | None = None) -> Run:
+        found = cls(path)
+        RunFolder.open(found.path)
+        found._take(federation, net)
+        return found
+
+    def carry_out(self, config: Config, callbacks: Callbacks | None = None, command: str = "") -> Self:
+        """Start or resume the run of this config, and draw its pictures; a folder with another run is refused."""
+        callbacks = [Progress()] if callbacks is None else callbacks
+        with polite_stop(log.warning) as stop:
+            self.live = carry_out(config, self.path, callbacks, stop, self._build, command)
+        self.draw(fresh=self.live is not None)
+        return self
+
+    def resume(
+        self,
+        *,
+        federation: Federation | None = None,
+        net: nn.Module | None = None,
+        callbacks: Callbacks | None = None,
+    ) -> Self:
+        """Carry on an interrupted run to the numbers of one never interrupted; a finished one is left as it is.
+
+        A federation or net that was made in Python is given again, and refused if it is not the one that the run began with.
+        """
+        self._take(federation, net)
+        return self.carry_out(self.config, callbacks)
+
+    @property
+    def nothing_left(self) -> bool:
+        """Whether the run was finished before anything was done here."""
+        return self.live is None and self.state == "finished"
+
+    @property
+    def config(self) -> Config:
+        return Config.load(self.folder.config)
+
+    @property
+    def state(self) -> str:
+        """running, interrupted, failed or finished."""
+        return self.folder.state
+
+    @property
+    def metrics(self) -> list[Record]:
+        """The record of each round and closing step."""
+        return self.folder.records()
+
+    @property
+    def simulation(self) -> Simulation:
+        """The run as a simulation to look into: the one just run, else as it stood at its last checkpoint."""
+        if self.live is None:
+            self.live = finished_simulation(self.path, self._build)
+        return self.live
+
+    def personal(self, client: int | str) -> nn.Module:
+        """A client's own model, by number or name, as an independent plain module."""
+        fresh = self.live is not None and self.live.finished
+        model = self.simulation.personal(client)
+        number = self.simulation.federation.number(client)
+        file = self.folder.models / f"client-{number:05d}.safetensors"
+        if not fresh and file.exists():
+            model.load_state_dict(load_file(file))
+        elif not fresh and self.simulation.method.closing_steps:
+            raise FedTailorError(f"'{self.path}' holds no models as they are after its closing steps: resume it first.")
+        return model
+
+    def draw(self, *, fresh: bool = True) -> None:
+        """Draw the pictures in the run folder anew, or only those that are missing."""
+        result = read_run(self.path)
+        if result.evaluated and (fresh or not (self.path / "accuracy.png").exists()):
+            self.plot()
+        if result.evaluated and (fresh or not (self.path / "logged.png").exists()):
+            logged_picture(result, self.path / "logged.png")
+
+    def close(self) -> None:
+        """End the processes that the run started; otherwise they end with it."""
+        if self.live is not None:
+            self.live.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        config, metrics = self.config, self.metrics
+        data = config.data.name if not isinstance(config.data, GivenData) else f"{config.settings.clients} clients"
+        done = f"round {metrics[-1]['round']} of {config.settings.rounds}" if metrics else "no round yet"
+        scored = next((r["accuracy_mean"] for r in reversed(metrics) if r["accuracy_mean"] is not None), None)
+        accuracy = "" if scored is None else f", mean accuracy of clients {100 * scored:.2f} %"
+        return (
+            f"Run '{self.path}': {config.method!r} on {data}, {self.state}, {done}{accuracy}\n"
+            f"  {config.settings!r}, net {config.net!r}"
+        )
+
+    # -- what was made in Python ------------------------------------------------------------------------------------------------
+
+    def _take(self, federation: Federation | None, net: nn.Module | None) -> None:
+        if federation is not None:
+            refuse_other_data(self.config.data, federation)
+            self.federation = federation
+        if net is not None:
+            refuse_other_net(self.config.net, net)
+            self.net = net
+
+    def _build(self, config: Config) -> Simulation:
+        self._refuse_missing(config)
+        return simulation_of(config, self.federation, self._module(config))
+
+    def _refuse_missing(self, config: Config) -> None:
+        wanted: dict[str, Any] = {"federation": config.data, "net": config.net}
+        have = {"federation": self.federation, "net": self.net}
+        missing = [name for name, part in wanted.items() if part.name == PYTHON and have[name] is None]
+        if missing:
+            again = ", ".join(f"{name}=…" for name in missing)
+            raise FedTailorError(
+                f"The {' and the '.join(missing)} of this run {'was' if len(missing) == 1 else 'were'} made in Python: "
+                f"give {'it' if len(missing) == 1 else 'them'} again with  ft.load({str(self.path)!r}).resume({again})"
+            )
+
+    def _module(self, config: Config) -> nn.Module | None:
+        """The given module with the weights that the run began with."""
+        if self.net is None or not isinstance(config.net, GivenNet):
+            return None
+        state = initial_weights(self.net)
+        if weights_digest(state) == config.net.initial:
+            return self.net
+        kept = read_tensors(self.folder.net) if self.folder.net.exists() else {}
+        if weights_digest(kept) != config.net.initial:
+            raise FedTailorError(
+                f"The initial weights in '{self.folder.net}' are missing or damaged: give a net with the weights that the run began with."
+            )
+        module = copy.deepcopy(self.net)
+        module.load_state_dict(kept, strict=False)  # lazy layers are not among them
+        return module
+
+
+def values_of(federation: Data, net: AnyNet | None, head: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config says of these arguments."""
+    values: dict[str, Any] = {}
+    if isinstance(federation, Config):
+        values = federation.values()
+    elif isinstance(federation, str):
+        values["data"] = federation
+    else:
+        if "clients" in options:
+            raise FedTailorError("clients=… is for a data set by name: a federation has its clients already.")
+        values |= {"data": {"name": PYTHON, **asdict(GivenData.of(federation))}, "clients": len(federation.clients)}
+        net = fitting_net(federation.task) if net is None else net
+    if isinstance(net, nn.Module):
+        values["net"] = {"name": PYTHON, **asdict(GivenNet.of(net, head))}
+    elif head is not None:
+        raise FedTailorError("head=… names a submodule of a net of your own: give that as net=….")
+    elif net is not None:
+        values["net"] = net if isinstance(net, str) else part_values(net)
+    return values | dict(options)
+
+
+def set_method(values: dict[str, Any], method: str | Method | None) -> None:
+    if isinstance(method, Method):
+        if methods.classes.get(getattr(method, "name", "")) is None:
+            raise FedTailorError(
+                f"{type(method).__name__} has no name that a config could give it: decorate its class with "
+                '@ft.methods.register("name").'
+            )
+        values["method"] = part_values(method)
+    elif isinstance(method, str):
+        for word in method_overrides(method):
+            apply_override(values, word)
+    elif method is not None:
+        raise FedTailorError(f"method must be a name or a method's object, but is of type {type(method).__name__}.")
+
+
+def given(federation: Data, net: AnyNet | None) -> tuple[Federation | None, nn.Module | None]:
+    """What of these arguments a config can only fingerprint."""
+    return (
+        federation if isinstance(federation, Federation) else None,
+        net if isinstance(net, nn.Module) else None,
+    )
+
+
+def new_folder(name: str) -> Path:
+    """runs/NAME, or runs/NAME-2, runs/NAME-3 … if that is taken."""
+    folder, count = Path("runs") / name, 2
+    while folder.exists():
+        folder, count = Path("runs") / f"{name}-{count}", count + 1
+    return folder

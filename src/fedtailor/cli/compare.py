@@ -1,0 +1,50 @@
+"""The command `fedtailor compare`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fedtailor.cli.arguments import Out, Words, config_file, console, typed
+from fedtailor.cli.starting import importing
+from fedtailor.errors import FedTailorError
+
+
+def compare(
+    words: Words = None,
+    out: Out = None,
+    seeds: Annotated[str, typer.Option(help="seeds to repeat each method with, such as 0,1,2")] = "0",
+) -> None:
+    """Run several methods under one protocol, into one table and one picture.
+
+    Example: `fedtailor compare local fedavg fedrep data=digits rounds=10 --seeds 0,1 --out runs/comparison`
+
+    Words without '=' are methods (all options of a part as in `fedtailor run`; `fedrep:head_epochs=5` gives a method its own).
+    A comparison that was interrupted goes on where it stopped when the same command is given again.
+    """
+    with importing():
+        from fedtailor.api.run import new_folder
+        from fedtailor.api.study import USUAL, carry_out_all, plan
+        from fedtailor.experiment.config import overridden
+        from fedtailor.report.progress import Progress
+        from fedtailor.report.tables import comparison_table
+    is_method = {w: "=" not in w.partition(":")[0] and not w.endswith(".toml") for w in words or []}
+    values = overridden(*config_file([w for w in words or [] if not is_method[w]]))
+    folder = out or new_folder("comparison")
+    plans = plan(values, [w for w in words or [] if is_method[w]] or USUAL, _seeds(seeds), folder)
+    study = carry_out_all(plans, folder, callbacks=[Progress(console)], command=typed())
+    if study.state != "finished":
+        console.print("Interrupted. The same command carries on.")
+        raise typer.Exit(130)
+    console.print(comparison_table(study.results))
+    console.print(
+        f"Table: {folder / 'table.csv'}\nPicture: {folder / 'accuracy.png'}\nRuns: {folder}/*", soft_wrap=True
+    )
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(s) for s in text.split(",")]
+    except ValueError:
+        raise FedTailorError(f"--seeds {text!r} is not a list of whole numbers such as 0,1,2.") from None

@@ -1,0 +1,70 @@
+"""The commands that list what there is, and `fedtailor data get`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fedtailor.cli.arguments import console
+from fedtailor.cli.starting import importing
+
+Name = Annotated[str | None, typer.Argument(help="show this one in full", show_default=False)]
+
+
+def methods(name: Name = None) -> None:
+    """List the methods, or one with its options, what travels and what the client keeps.
+
+    Example: `fedtailor methods fedrep`
+    """
+    _show("methods", name)
+
+
+def datasets(name: Name = None) -> None:
+    """List the data sets, or one with its options.
+
+    Example: `fedtailor datasets agnews`
+    """
+    _show("datasets", name)
+
+
+def nets(name: Name = None) -> None:
+    """List the networks, or one with its options.
+
+    Example: `fedtailor nets resnet18`
+    """
+    _show("nets", name)
+
+
+def partitions(name: Name = None) -> None:
+    """List the ways to deal data to clients, or one with its options.
+
+    Example: `fedtailor partitions dirichlet`
+    """
+    _show("partitions", name)
+
+
+def get(
+    name: Annotated[str, typer.Argument(help="name of the data set, as in `fedtailor datasets`")],
+    root: Annotated[str, typer.Option(help="folder that holds data sets")] = "",
+    base_url: Annotated[
+        str | None, typer.Option(help="fetch the files from a mirror instead of the official address")
+    ] = None,
+) -> None:
+    """Download a data set from its official address, with checksum and resume.
+
+    Example: `fedtailor data get fashion-mnist`
+    """
+    with importing():
+        from fedtailor.data.download import get as download
+        from fedtailor.data.pool import data_root
+        from fedtailor.report.progress import download_progress
+    with download_progress(console) as progress:
+        folder = download(name, data_root(root), base_url=base_url, progress=progress)
+    console.print(f"{name} is in {folder}", soft_wrap=True)
+
+
+def _show(kind: str, name: str | None) -> None:
+    with importing():
+        from fedtailor.cli.catalogue import REGISTRIES, describe, overview
+    console.print(overview(REGISTRIES[kind]) if name is None else describe(REGISTRIES[kind], name))

@@ -1,0 +1,43 @@
+"""The command `fedtailor onboard`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedtailor.cli.arguments import console
+from fedtailor.cli.starting import importing
+
+
+def onboard(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a finished run")],
+    words: Annotated[
+        list[str] | None, typer.Argument(help="data=… data.path=… and other words on the new client's data")
+    ] = None,
+    data: Annotated[
+        str, typer.Option("--data", help="data set, or a .csv, .parquet or .npz file, or a folder of images")
+    ] = "",
+    out: Annotated[Path, typer.Option("--out", "-o", help="file for the new client's model")] = Path(
+        "newcomer.safetensors"
+    ),
+) -> None:
+    """Give a client that joins after training its personal model, by the method's rule for new clients.
+
+    Example: `fedtailor onboard runs/a --data newcomer.npz --out newcomer.safetensors`
+    """
+    with importing():
+        from fedtailor.engines.base import save_module
+        from fedtailor.experiment import onboarding
+    simulation = onboarding.finished_simulation(run)
+    new_words = [*onboarding.data_words(data), *(words or [])]
+    newcomer = onboarding.onboard(simulation, onboarding.read_newcomer(run, new_words))
+    save_module(newcomer.model, out)
+    console.print(f"A new client of {simulation.method.name} {simulation.method.new_client}.")
+    if newcomer.after.total:
+        console.print(
+            f"Accuracy on its {newcomer.after.total} test samples: {100 * newcomer.after.accuracy:.2f} % "
+            f"(before it trained: {100 * newcomer.before.accuracy:.2f} %)"
+        )
+    console.print(f"Model: {out}", soft_wrap=True)

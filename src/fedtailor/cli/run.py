@@ -1,0 +1,73 @@
+"""The command `fedtailor run`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedtailor.cli.arguments import Out, Words, config_file, console, typed
+from fedtailor.cli.starting import importing
+from fedtailor.errors import FedTailorError
+
+if TYPE_CHECKING:
+    from fedtailor.api.run import Run
+
+
+class Tracker(StrEnum):
+    tensorboard = "tensorboard"
+    mlflow = "mlflow"
+
+
+def run(
+    words: Words = None,
+    out: Out = None,
+    resume_from: Annotated[
+        Path | None, typer.Option("--resume", help="carry on the interrupted run in this folder")
+    ] = None,
+    track: Annotated[
+        Tracker | None, typer.Option(help="log to TensorBoard or MLflow too, below the run folder (extra 'track')")
+    ] = None,
+) -> None:
+    """Run one experiment.
+
+    Example: `fedtailor run method=fedrep data=digits clients=20 rounds=5 seed=0 --out runs/a`
+
+    Options of the parts have dotted keys: `method.head_epochs=5 partition.beta=0.1 net.hidden=64 data.fraction=0.2`.
+    `fedtailor run study.toml seed=1` applies overrides to a config file; a run folder's own config.toml runs again as it is.
+    The same command given again carries on a run that was interrupted.
+    """
+    with importing():
+        from fedtailor.api.run import Run, new_folder
+        from fedtailor.experiment.config import Config
+        from fedtailor.report.progress import Progress
+        from fedtailor.report.tracking import Tracking
+    if resume_from is not None and (words or out is not None):
+        raise FedTailorError(
+            "--resume takes the run's own config and folder: give no other words and no --out with it."
+        )
+    callbacks = [Progress(console), *([Tracking(track.value)] if track else [])]
+    if resume_from is not None:
+        opened = Run.open(resume_from)
+        config = opened.config
+    else:
+        config = Config.load(*config_file(words or []))
+        name = f"{config.method.name}-{config.data.name}-s{config.settings.seed}"
+        opened = Run(out or new_folder(name))
+    if opened.carry_out(config, callbacks, typed()).nothing_left:
+        console.print(f"The run in {opened.path} is finished already: nothing is left to do.", soft_wrap=True)
+    conclude(opened)
+
+
+def conclude(run: Run) -> None:
+    """Show a run's table and where everything is; one that was interrupted ends the command and says how to carry on."""
+    from fedtailor.report.tables import comparison_table
+
+    if run.state == "interrupted":
+        console.print(f"Interrupted. Carry on with:  {run.folder.how_to_resume}", soft_wrap=True)
+        raise typer.Exit(130)
+    console.print(comparison_table(run.results))
+    pictures = [run.path / name for name in ("accuracy.png", "labels.png", "logged.png") if (run.path / name).exists()]
+    console.print(f"Run folder: {run.path}\nPictures: {', '.join(map(str, pictures))}", soft_wrap=True)

@@ -1,0 +1,20 @@
+"""Things by client, found by the client's number or its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+V = TypeVar("V")
+
+
+class ByClient(dict[int, V]):
+    """A dict by client number whose entries can be looked up by name as well: `scores[3]`, `scores["north"]`."""
+
+    def __init__(self, entries: Mapping[int, V], number: Callable[[int | str], int]) -> None:
+        """`number` is `Federation.number`."""
+        super().__init__(entries)
+        self.number = number
+
+    def __getitem__(self, client: int | str) -> V:
+        return super().__getitem__(self.number(client) if isinstance(client, str) else client)

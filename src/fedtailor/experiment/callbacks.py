@@ -1,0 +1,95 @@
+"""Callbacks: what happens beside the rounds of a run. The loop calls them and knows none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fedtailor.errors import FedTailorError
+
+if TYPE_CHECKING:
+    from fedtailor.experiment.simulation import Simulation
+
+Record = dict[str, Any]  # one line of metrics.jsonl
+
+
+class Callback:
+    """Base class of callbacks: override the hooks you need.
+
+    `simulation` is open to look at (`metrics`, `server.state`, `personal(…)`), and `simulation.stop()` ends the rounds early.
+    A run that goes on from a checkpoint, because it lost a worker, starts its callbacks again.
+    """
+
+    def on_start(self, simulation: Simulation) -> None:
+        """Called before the first round that is left; `simulation.metrics` has the rounds before it."""
+
+    def on_round(self, simulation: Simulation, record: Record) -> None:
+        """Called after each round and each closing step with its line of metrics."""
+
+    def on_end(self, simulation: Simulation) -> None:
+        """Called once nothing more is run, also after an interruption or an error."""
+
+
+class EarlyStopping(Callback):
+    """End the rounds when a metric has not improved for `patience` evaluations; the closing steps follow.
+
+    The decision depends on the recorded metrics alone, so a resumed run ends where it would have ended.
+    """
+
+    def __init__(self, patience: int, metric: str = "accuracy_mean", *, lower_is_better: bool = False) -> None:
+        if patience < 1:
+            raise FedTailorError(f"patience = {patience} is not allowed: expected a number of evaluations ≥ 1.")
+        self.patience = patience
+        self.metric = metric
+        self.sign = -1.0 if lower_is_better else 1.0
+
+    def on_start(self, simulation: Simulation) -> None:
+        self._decide(simulation)
+
+    def on_round(self, simulation: Simulation, record: Record) -> None:
+        if record["phase"] == "round":
+            self._decide(simulation)
+
+    def _decide(self, simulation: Simulation) -> None:
+        rounds = [r for r in simulation.metrics if r["phase"] == "round" and r["accuracy"] is not None]
+        if rounds and self.metric not in rounds[0]:
+            raise FedTailorError(
+                f"There is no metric '{self.metric}' to stop by. Each round has: {', '.join(rounds[0])}."
+            )
+        values = [self.sign * r[self.metric] for r in rounds]
+        if values and len(values) - 1 - values.index(max(values)) >= self.patience:
+            simulation.stop()
+
+
+class EachRound(Callback):
+    """A plain function of each round's record."""
+
+    def __init__(self, function: Callable[[Record], object]) -> None:
+        self.function = function
+
+    def on_round(self, simulation: Simulation, record: Record) -> None:
+        self.function(record)
+
+
+Callbacks = Iterable[Callback | Callable[[Record], object]]
+
+
+@contextmanager
+def calling(callbacks: Callbacks, simulation: Simulation) -> Iterator[Callable[[Record], None]]:
+    """Start the callbacks, yield what is called after each round, and end them whatever happens."""
+    hooks = [c if isinstance(c, Callback) else EachRound(c) for c in callbacks]
+    started: list[Callback] = []
+
+    def after_round(record: Record) -> None:
+        for hook in hooks:
+            hook.on_round(simulation, record)
+
+    try:
+        for hook in hooks:
+            started.append(hook)
+            hook.on_start(simulation)
+        yield after_round
+    finally:
+        for hook in reversed(started):
+            hook.on_end(simulation)
