@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,13 +13,13 @@ import typer
 from fedtailor.errors import FedTailorError
 from fedtailor.files import Unwritable, replace_text
 from fedtailor.printable import printable
-from fedtailor.report.beside import reproduction_sheet
 from fedtailor.report.live import HERE, serve
 from fedtailor.report.material import Material, load_material
 from fedtailor.report.page import page
-from fedtailor.report.sections import comparison_sheets, sections
+from fedtailor.report.reproduction import column_sheets
+from fedtailor.report.sections import sections
 from fedtailor.report.sheets import as_latex, as_markdown
-from fedtailor.report.tables import comparison_numbers
+from fedtailor.report.tables import comparison_numbers, comparison_sheets
 
 
 class Format(StrEnum):
@@ -45,6 +45,7 @@ def report(
         typer.Option("--format", help="default: as the ending of --out says, else html", show_default=False),
     ] = None,
     baseline: Annotated[str, typer.Option(help="compare with this method rather than the best")] = "",
+    metric: Annotated[str, typer.Option(help="compare by this metric (default: the one the runs select by)")] = "",
 ) -> None:
     """Compare runs on one self-contained page, or in a table for a paper.
 
@@ -53,11 +54,12 @@ def report(
     The page has tables with tests of significance, curves, every client, labels, fairness and costs; it needs no network.
     `fedtailor report runs/comparison --format latex --baseline fedavg` prints the comparison table alone.
     """
-    material = load_material(runs, baseline)
+    material = load_material(runs, baseline, metric)
     form = form or ENDINGS.get(out.suffix if out else "", Format.html)
     if form is Format.html:
+        given = {"--out": out, "--baseline": baseline, "--metric": metric}
         out = out or runs[0] / "report.html"
-        _write(out, page(sections(material, typed())))
+        _write(out, page(sections(material, _command("report", runs, given))))
         typer.echo(printable(f"Report: {out}"))
     elif out is None:
         typer.echo(_tables(material, form), nl=False)
@@ -76,7 +78,7 @@ def watch(
 
     The page is for this machine only and keeps itself up to date; Ctrl-C ends the watch, not the run.
     """
-    with serve([run], typed(), port) as server:
+    with serve([run], _command("watch", [run], {"--port": port}), port) as server:
         typer.echo(printable(f"Watching {run} at http://{HERE}:{server.server_port}/  (Ctrl-C ends it)"))
         try:
             server.serve_forever(poll_interval=0.2)
@@ -84,16 +86,18 @@ def watch(
             typer.echo("Watch ended.")
 
 
-def typed() -> str:
-    """The command as the user typed it."""
-    return shlex.join(["fedtailor", *sys.argv[1:]])
+def _command(name: str, folders: list[Path], options: Mapping[str, object]) -> str:
+    """The command as a user would type it again."""
+    given = [str(word) for option in options.items() if option[1] for word in option]
+    return shlex.join(["fedtailor", name, *map(str, folders), *given])
 
 
 def _tables(material: Material, form: Format) -> str:
     if form is Format.csv:
         return comparison_numbers(material)
     write = as_latex if form is Format.latex else as_markdown
-    return "\n".join(write(s) for s in [*map(reproduction_sheet, material.reproductions), *comparison_sheets(material)])
+    published = [sheet for found in material.reproductions.values() for sheet in column_sheets(found)]
+    return "\n".join(write(sheet) for sheet in [*published, *comparison_sheets(material)])
 
 
 def _write(path: Path, text: str) -> None:

@@ -8,10 +8,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from fedtailor.experiment.config import CHOICES
 from fedtailor.methods import methods
 from fedtailor.report.results import Result
 
-PARTS = ("method", "data", "partition", "net")
 NO_MATTER = {"seed", "checkpoint_every", "save_models", "data.root"}  # repeat a run, or change no number of it
 
 Flat = dict[str, Any]
@@ -21,7 +21,7 @@ def flat(config: Mapping[str, Any]) -> Flat:
     """The config in one layer: `data` is the data set's name, `data.fraction` an option of it."""
     values: Flat = {}
     for key, value in config.items():
-        if key not in PARTS:
+        if key not in CHOICES:
             values[key] = value
             continue
         values[key] = Path(value["name"]).stem if key == "method" else value["name"]
@@ -70,7 +70,7 @@ def differing(flats: Sequence[Flat]) -> set[tuple[str, str]]:
 def _with_count(key: tuple[str, ...], runs: Sequence[Result]) -> str:
     """The name of a federation; where the data say how many clients there are, the runs know."""
     data, clients, *words = key
-    count = int(clients) or max(len(run.clients) for run in runs)
+    count = int(clients) or max(len(run.clients()) for run in runs)
     return ", ".join([data, *([f"{count} clients"] if count else []), *words])
 
 
@@ -89,5 +89,5 @@ def _defaults(method: str) -> set[str]:
 
 
 def _scope(one: Flat, key: str) -> str:
-    part, dot, _ = key.partition(".")
-    return f"{part}={one[part]}" if dot else ""
+    chosen, dot, _ = key.partition(".")
+    return f"{chosen}={one[chosen]}" if dot else ""

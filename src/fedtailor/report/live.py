@@ -114,7 +114,7 @@ class Answer(BaseHTTPRequestHandler):
         """A line for every question would bury what the user wants to see."""
 
 
-class Server(ThreadingHTTPServer):
+class WatchServer(ThreadingHTTPServer):
     """Answers a few at a time; who comes while all are being answered is hung up on, and may come again."""
 
     def __init__(self, watched: Watched, port: int) -> None:
@@ -139,12 +139,12 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def serve(paths: Sequence[Path], command: str, port: int = 0) -> Server:
+def serve(paths: Sequence[Path], command: str, port: int = 0) -> WatchServer:
     """A server, ready to be started, on this port or any free one."""
     watched = Watched(paths, command)
     watched.now()  # a folder without a run is told before anything is served
     try:
-        return Server(watched, port)
+        return WatchServer(watched, port)
     except (OSError, OverflowError) as error:
         raise FedTailorError(
             f"Port {port} cannot be used ({error}). Choose another with --port, or 0 for any."
