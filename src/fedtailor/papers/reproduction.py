@@ -15,7 +15,7 @@ FILE = "reproduction.json"
 FULL = "full: the paper's own protocol"
 FEWEST = 3  # rows that an order is compared over
 
-Ranks = tuple[int, int] | tuple[None, None]
+Ranks = tuple[int | None, int | None]  # measured, published
 
 
 class ReproducedCell(BaseModel):
@@ -92,14 +92,20 @@ class Reproduction(BaseModel):
 
 
 def ranks(cells: Sequence[ReproducedCell]) -> list[Ranks]:
-    """Rank the measured and the published numbers of a column, the best being 1, among the rows that have both."""
+    """Rank the measured and the published numbers of a column, the best being 1, among the rows that have both.
+
+    Where nothing is published, the measured numbers are ranked alone.
+    """
     both = [cell for cell in cells if cell.difference is not None]
+    measured = both or [cell for cell in cells if cell.measured is not None]
 
-    def rank(cell: ReproducedCell, side: str) -> int:
+    def rank(cell: ReproducedCell, side: str, among: Sequence[ReproducedCell]) -> int | None:
+        if cell not in among:
+            return None
         sign = 1 if cell.lower_is_better else -1
-        return 1 + sum(sign * getattr(other, side) < sign * getattr(cell, side) for other in both)
+        return 1 + sum(sign * getattr(other, side) < sign * getattr(cell, side) for other in among)
 
-    return [(rank(c, "measured"), rank(c, "published")) if c.difference is not None else (None, None) for c in cells]
+    return [(rank(cell, "measured", measured), rank(cell, "published", both)) for cell in cells]
 
 
 def rank_correlation(cells: Sequence[ReproducedCell]) -> float | None:

@@ -146,9 +146,9 @@ def label_heat(labels: Labels) -> Chart:
     return Chart("client", "class", [heat], labels.labels)
 
 
-def dots(groups: Groups, title: str, values: Sequence[np.ndarray]) -> Chart:
+def dots(groups: Groups, metric: Metric, title: str, values: Sequence[np.ndarray]) -> Chart:
     """A number per method: its mean and standard deviation over runs."""
-    mean, std = (np.array([f(v) for v in values]) for f in (np.mean, np.std))
+    mean, std = (np.array([metric.scale * f(v) for v in values]) for f in (np.mean, np.std))
     return Chart(title, "", [Points("", mean, np.arange(len(mean)), list(groups), std)], list(groups))
 
 

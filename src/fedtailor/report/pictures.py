@@ -60,10 +60,11 @@ def panels(charts: Sequence[Chart], size: tuple[float, float] = (5.2, 4.2)) -> F
         spare.set_visible(False)
     entries = [dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True)) for panel in axes]
     handles = {name: handle for panel in entries for name, handle in panel.items()}
-    if len(handles) > FEW or any(isinstance(mark, Bars) for chart in charts for mark in chart.marks):
-        figure.legend(handles.values(), handles, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
+    if len(handles) > FEW:
+        figure.legend(handles.values(), handles, loc="outside right upper", frameon=False, fontsize=8)
     elif len(handles) > 1:
-        axes[0].legend(handles.values(), handles, frameon=False, fontsize=8)
+        home = max(range(len(axes)), key=lambda k: len(entries[k]))  # the first panel that shows them all
+        axes[home].legend(handles.values(), handles, framealpha=0.6, edgecolor="none", fontsize=8)
     return figure
 
 
@@ -91,6 +92,8 @@ def draw(axes: Axes, chart: Chart) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if across:
         axes.invert_yaxis()
+    if all(isinstance(mark, Curve) and mark.steps for mark in chart.marks):
+        axes.yaxis.set_major_locator(_whole_numbers())
     _name_places(axes, chart.names, across)
 
 
@@ -147,7 +150,11 @@ def _name_places(axes: Axes, names: Sequence[str], across: bool) -> None:
         labels = [_in_lines(name) for name in names]
         (axes.set_yticks if across else axes.set_xticks)(range(len(names)), labels, fontsize=size)
     elif not across:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_locator(_whole_numbers())
+
+
+def _whole_numbers() -> MaxNLocator:
+    return MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
 
 
 def _in_lines(name: str) -> str:

@@ -7,34 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fedtailor.papers.reproduction import Reproduction
-from fedtailor.report.charts import (
-    MOST_COLUMNS,
-    Chart,
-    client_heat,
-    curves,
-    dots,
-    label_heat,
-    of_one_seed,
-    strips,
-    tradeoff,
-)
+from fedtailor.report import charts, tables
 from fedtailor.report.groups import by_method
 from fedtailor.report.interactive import plotly_chart
 from fedtailor.report.material import Material
+from fedtailor.report.metric import Statistic
 from fedtailor.report.reproduction import agreement_chart, column_sheets
 from fedtailor.report.results import Result
 from fedtailor.report.sheets import Sheet
 from fedtailor.report.significance import against, choose_baseline
-from fedtailor.report.tables import (
-    BYTES,
-    PACE,
-    aspect,
-    common_parameters,
-    comparison_sheet,
-    differing_parameters,
-    progress_of,
-)
 
 CHANCE = 0.05
 FEW_RUNS = 12  # whose table stands open
@@ -102,58 +86,48 @@ def _reproduction(mark: str, found: Reproduction) -> Section:
 
 
 def _federation(mark: str, title: str, material: Material) -> list[Section]:
-    runs, metric = material.federations[title], material.metric
-    evaluated = [r for r in runs if r.evaluated]
-    groups = by_method(evaluated)
-    lead = _lead(groups, material)
-    opening = Section(f"{mark}-comparison", title, lead, [comparison_sheet(title, runs, material)])
-    if not evaluated:
-        return [opening]
-    same_seed, seed = of_one_seed(groups)
-    labels = next((r.labels for r in runs if r.seed == seed and r.labels), None)
-    many = len(next(iter(same_seed.values())).clients(metric)) > MOST_COLUMNS
-    some = f" Of the many clients up to {MOST_COLUMNS:,} are shown, evenly chosen." if many else ""
-    better = "lower" if metric.lower_is_better else "higher"
-    worst, spread = aspect(metric, "worst"), aspect(metric, "spread")
-    fairness = {
-        metric.axis("worst decile") + f", {better} is fairer": worst,
-        metric.axis("spread") + ", lower is fairer": spread,
-    }
+    """The comparison of runs on the same clients, then their charts."""
+    runs = material.federations[title]
+    groups = by_method([r for r in runs if r.evaluated])
+    sheet = tables.comparison_sheet(title, runs, material)
     scale = [("note scale", sentence) for sentence in material.scale(runs)]
-
-    def part(name: str, heading: str, words: str, *charts: Chart) -> Section:
-        drawn = [plotly_chart(chart) for chart in charts]
-        return Section(f"{mark}-{name}", heading, [("words", words), *scale], charts=drawn, level=3)
-
-    return [
-        opening,
-        part("rounds", f"{metric.heading} over rounds", CURVES, curves(groups, metric)),
-        part("clients", f"{metric.heading} of each client", STRIPS, strips(groups, metric)),
-        part(
-            "heat",
-            "Clients under each method",
-            f"Seed {seed}: who gains and who loses.{some}",
-            client_heat(same_seed, metric),
-        ),
-        part("labels", HOLDS, f"Training samples by client and class, seed {seed}.{some}", label_heat(labels))
-        if labels
-        else part("labels", HOLDS, NO_LABELS),
-        part(
-            "fairness",
-            "Fairness",
-            FAIRNESS,
-            *(dots(groups, t, [metric.scale * a.numbers(g) for g in groups.values()]) for t, a in fairness.items()),
-        ),
-        part(
-            "cost",
-            f"What {metric.title} costs",
-            COSTS,
-            *(tradeoff(groups, metric, a.title, [a.numbers(g) for g in groups.values()]) for a in (BYTES, PACE)),
-        ),
-    ]
+    found = [Section(f"{mark}-comparison", title, _lead(groups, material), [sheet])]
+    known = {name: g for name, g in groups.items() if all(r.curve_of(material.metric)[0] for r in g)}
+    for name, (heading, words, shown) in (_charts(known, material) if known else {}).items():
+        drawn = [plotly_chart(chart) for chart in shown]
+        found.append(Section(f"{mark}-{name}", heading, [("words", words), *scale], charts=drawn, level=3))
+    return found
 
 
-HOLDS = "Who holds which labels"
+def _charts(groups: dict[str, list[Result]], material: Material) -> dict[str, tuple[str, str, list[charts.Chart]]]:
+    """Heading, text and charts of each section below a comparison."""
+    metric = material.metric
+    one, seed = charts.of_one_seed(groups)
+    labels = next((r.labels for r in one.values() if r.labels), None)
+    most = charts.MOST_COLUMNS
+    many = max(len(run.clients(metric)) for run in one.values()) > most
+    some = f" Of the many clients up to {most:,} are shown, evenly chosen." if many else ""
+    better = "lower" if metric.lower_is_better else "higher"
+    fairness: dict[str, Statistic] = {
+        metric.axis("worst decile") + f", {better} is fairer": "worst",
+        metric.axis("spread of clients") + ", lower is fairer": "spread",
+    }
+
+    def each(aspect: tables.Aspect) -> list[np.ndarray]:
+        return [aspect.numbers(runs) for runs in groups.values()]
+
+    spreads = [charts.dots(groups, metric, t, each(tables.aspect(metric, s))) for t, s in fairness.items()]
+    costs = [charts.tradeoff(groups, metric, cost.title, each(cost)) for cost in (tables.BYTES, tables.PACE)]
+    held = f"Training samples by client and class, seed {seed}.{some}" if labels else NO_LABELS
+    gains = f"Seed {seed}: who gains and who loses.{some}"
+    return {
+        "rounds": (f"{metric.heading} over rounds", CURVES, [charts.curves(groups, metric)]),
+        "clients": (f"{metric.heading} of each client", STRIPS, [charts.strips(groups, metric)]),
+        "heat": ("Clients under each method", gains, [charts.client_heat(one, metric)]),
+        "labels": ("Who holds which labels", held, [charts.label_heat(labels)] if labels else []),
+        "fairness": ("Fairness", FAIRNESS, spreads),
+        "cost": (f"What {metric.title} costs", COSTS, costs),
+    }
 
 
 def _lead(groups: dict[str, list[Result]], material: Material) -> list[tuple[str, str]]:
@@ -167,26 +141,25 @@ def _lead(groups: dict[str, list[Result]], material: Material) -> list[tuple[str
     told = f" {clear} of {len(verdicts)} others differ from it at p < {CHANCE}." if verdicts else ""
     among = "" if all(r.finished for runs in groups.values() for r in runs) else " of the finished methods"
     extreme = "Lowest" if metric.lower_is_better else "Highest"
-    value = " ".join(filter(None, (aspect(metric, "mean").cell(groups[best]), metric.unit)))
+    value = " ".join(filter(None, (tables.aspect(metric, "mean").cell(groups[best]), metric.unit)))
     return [("words", f"{extreme} mean {metric.title} of clients{among}: {best}, {value}.{told}")]
 
 
 def _parameters(material: Material) -> Section:
-    results = material.results
-    title = "Hyper-parameters"
-    return Section("parameters", title, sheets=[differing_parameters(results)], folded=[common_parameters(results)])
+    sheets = [f(material.results) for f in (tables.differing_parameters, tables.common_parameters)]
+    return Section("parameters", "Hyper-parameters", sheets=sheets[:1], folded=sheets[1:])
 
 
 def _runs(material: Material, command: str) -> Section:
-    mean = aspect(material.metric, "mean")
+    mean = tables.aspect(material.metric, "mean")
     rows = [
-        (str(r.path), r.method, str(r.seed), progress_of(r), mean.cell([r]) if r.evaluated else "—")
+        (str(r.path), r.method, str(r.seed), tables.progress_of(r), mean.cell([r]) if r.evaluated else "—")
         for r in sorted(material.results, key=lambda r: r.finished)
     ]
     long = len(rows) > FEW_RUNS and all(r.finished for r in material.results)
     title = f"{len(rows)} runs, all finished" if long else "Runs"
     sheets = [Sheet(title, ("folder", "method", "seed", "state", mean.title), rows, left=4)]
     made = list(dict.fromkeys(r.command for r in material.results if r.command))
-    again = "Each folder's config.toml runs again as it is; this page was made with"
+    again = "Each folder's config.toml runs again as it is: fedtailor run FOLDER/config.toml. This page was made with"
     commands = [*([("The runs were made with", made)] if made else []), (again, [command])]
     return Section("runs", "Runs", sheets=[] if long else sheets, folded=sheets if long else [], commands=commands)
