@@ -217,9 +217,9 @@ def show(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folde
     for result in results:
         steps, values = result.curve
         console.print(
-            f"\n{result.method}, seed {result.seed}: mean accuracy of clients, rounds {steps[0]} to {steps[-1]}"
+            f"\n{result.method}, seed {result.seed}: mean {result.metric.title} of clients, rounds {steps[0]} to {steps[-1]}"
         )
-        console.print(curve(values, width=max(20, min(70, console.width - 14))))
+        console.print(curve(values, width=max(20, min(70, console.width - 14)), metric=result.metric))
         if result.state != "finished":
             console.print(f"This run is {result.state}. If it is not under way:  fedtailor run --resume {result.path}")
 

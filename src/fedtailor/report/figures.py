@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from torch import nn
 
@@ -24,7 +23,7 @@ from fedtailor.papers.reproduction import FULL
 from fedtailor.report.charts import Bars, Chart, Curve, Heat, curves
 from fedtailor.report.logged import logged_by_clients, logged_by_server
 from fedtailor.report.metric import Metric
-from fedtailor.report.pictures import draw_heat, panels
+from fedtailor.report.pictures import panels
 from fedtailor.report.results import Result, read_result
 
 END = 0.15  # share of the rounds that a look at the end shows
@@ -195,19 +194,16 @@ def similarity_figure(comparison: Comparison) -> Figure | None:
 def label_similarity_figure(counts: np.ndarray) -> Figure:
     """The cosine of every two clients' labels (`counts` is clients × classes), from pale (0) to dark (1)."""
     similarity = label_similarity(torch.from_numpy(np.asarray(counts, dtype=np.float64))).numpy()
-    clients = np.arange(len(similarity))
-    side = float(np.clip(0.2 * len(clients), 3.6, 7.0))
-    figure = Figure(figsize=(side + 1.1, side + 0.6), layout="constrained")
-    axes = figure.subplots()
-    image = draw_heat(axes, Heat(similarity, clients, [], [], ""), Normalize(0, 1))
-    figure.colorbar(image, ax=axes, label="Similarity (cosine of label counts)", shrink=0.85).outline.set_visible(False)
-    for (row, column), value in np.ndenumerate(similarity if len(clients) <= NUMBERED else np.empty((0, 0))):
-        ink, text = "white" if value > 0.55 else "#1f2933", f"{value:.2f}".removeprefix("0")
-        axes.text(column, row, text, ha="center", va="center", fontsize=7, color=ink)
-    others = similarity[~np.eye(len(clients), dtype=bool)]
+    clients = len(similarity)
+    others = similarity[~np.eye(clients, dtype=bool)]
     mean = f": {others.mean():.2f} on average" if len(others) else ""
-    axes.set(xlabel="Client", ylabel="Client")
-    axes.set_title(f"How alike the labels of {len(clients):,} clients are{mean}", fontsize=10)
+    side = float(np.clip(0.2 * clients, 3.6, 7.0))
+    heat = Heat(similarity, np.arange(clients), [], [], "similarity (cosine of label counts)")
+    title = f"How alike the labels of {clients:,} clients are{mean}"
+    figure = panels([Chart("client", "client", [heat], title=title)], size=(side + 1.1, side + 0.6))
+    for (row, column), value in np.ndenumerate(similarity if clients <= NUMBERED else np.empty((0, 0))):
+        ink, text = "white" if value > 0.55 else "#1f2933", f"{value:.2f}".removeprefix("0")
+        figure.axes[0].text(column, row, text, ha="center", va="center", fontsize=7, color=ink)
     return figure
 
 

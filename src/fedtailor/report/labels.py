@@ -75,9 +75,7 @@ def _draw_bubbles(axes: Axes, side: Axes, counts: np.ndarray, diameter: float, h
 
 def _draw_heat(axes: Axes, side: Axes, counts: np.ndarray) -> None:
     values = np.where(counts.T > 0, counts.T, np.nan)
-    image = draw_heat(axes, Heat(values, np.arange(len(counts)), [], [], "samples", by_root=True))
-    bar = axes.figure.colorbar(image, cax=side, label="Samples")
-    bar.outline.set_visible(False)
+    draw_heat(axes, Heat(values, np.arange(len(counts)), [], [], "Samples", by_root=True), side)
     side.yaxis.set(major_locator=_whole(5), major_formatter=THOUSANDS)
     side.tick_params(labelsize=8, length=2.5)
 

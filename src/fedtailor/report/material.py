@@ -27,6 +27,10 @@ class Material:
     def federations(self) -> dict[str, list[Result]]:
         return by_federation(self.results)
 
+    @property
+    def evaluated(self) -> list[Result]:
+        return [r for r in self.results if r.evaluated]
+
     def scale(self, results: Sequence[Result]) -> list[str]:
         """What must stand beside every number of these runs: that they are part of a scaled-down reproduction."""
         paths = [r.path.resolve() for r in results]
@@ -56,14 +60,14 @@ def load_material(
 
 def _check(material: Material, metric: str) -> None:
     """Refuse a baseline or a metric that no run has."""
-    evaluated = [r for r in material.results if r.evaluated]
     names = [name for runs in material.federations.values() for name in by_method([r for r in runs if r.evaluated])]
     if material.baseline and material.baseline not in names:
-        wanted, there = material.baseline, ", ".join(dict.fromkeys(names))
-        raise FedTailorError(f"No run is of the baseline '{wanted}'.{nearest(wanted, names)} There are: {there}.")
-    if metric and not any(r.curve_of(Metric(metric))[0] for r in evaluated):
-        columns = {c.removesuffix("_mean") for r in evaluated for c in r.last if c.endswith("_mean")}
+        raise FedTailorError(_unknown("is of the baseline", material.baseline, names))
+    if metric and not any(r.curve_of(material.metric)[0] for r in material.evaluated):
+        columns = {c.removesuffix("_mean") for r in material.evaluated for c in r.last if c.endswith("_mean")}
         known = sorted(c for c in columns if not c.startswith(("best_", "validation_")))
-        raise FedTailorError(
-            f"No run has the metric '{metric}'.{nearest(metric, known)} There are: {', '.join(known)}."
-        )
+        raise FedTailorError(_unknown("has the metric", metric, known))
+
+
+def _unknown(what: str, wanted: str, known: Sequence[str]) -> str:
+    return f"No run {what} '{wanted}'.{nearest(wanted, known)} There are: {', '.join(dict.fromkeys(known))}."

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, Normalize, PowerNorm
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from fedtailor.files import replacing
@@ -87,7 +87,8 @@ def draw(axes: Axes, chart: Chart) -> None:
     axes.set(xlabel=chart.x, ylabel=chart.y)
     axes.set_title(drawable(chart.title), fontsize=10)
     across = any(isinstance(mark, Strip) for mark in chart.marks)
-    axes.grid(axis="x" if across else "y", color="#dddddd", lw=0.6)
+    if not any(isinstance(mark, Heat) for mark in chart.marks):
+        axes.grid(axis="x" if across else "y", color="#dddddd", lw=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     if across:
@@ -107,12 +108,14 @@ def draw_curve(axes: Axes, curve: Curve, *, colour: str, **look: Any) -> None:
         axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.18, lw=0)
 
 
-def draw_heat(axes: Axes, heat: Heat, norm: Normalize | None = None) -> AxesImage:
-    """Draw shades from pale to dark; a cell without a value stays blank."""
-    top = max(1.0, float(np.nanmax(heat.values, initial=0)))
-    norm = norm or (PowerNorm(0.5, 0, top) if heat.by_root else Normalize(0, top))
+def draw_heat(axes: Axes, heat: Heat, bar: Axes | None = None) -> Colorbar:
+    """Draw shades from pale to dark, and their scale on `bar` or beside the axes; a cell without a value stays blank."""
+    norm = PowerNorm(0.5 if heat.by_root else 1, 0, max(1.0, float(np.nanmax(heat.values, initial=0))))
     shown = np.ma.masked_invalid(heat.values)
-    return axes.imshow(shown, cmap=BLUES, norm=norm, interpolation="nearest", aspect="auto", rasterized=True)
+    image = axes.imshow(shown, cmap=BLUES, norm=norm, interpolation="nearest", aspect="auto", rasterized=True)
+    scale = axes.figure.colorbar(image, cax=bar, ax=None if bar else axes, label=heat.unit)
+    scale.outline.set_visible(False)
+    return scale
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Live progress: a bar with round, accuracy and time left on a terminal, sparse lines elsewhere."""
+"""Live progress: a bar with round, metric and time left on a terminal, sparse lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedtailor.report.metric import Metric
 
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -21,8 +24,8 @@ class RunProgress:
         self.console = console
         self.label = label
         self.steps = steps
-        self.bar = _rounds_bar(console, "accuracy")
-        self.task = self.bar.add_task(label, total=steps, accuracy="")
+        self.bar = _rounds_bar(console, "value")
+        self.task = self.bar.add_task(label, total=steps, value="")
         self._said = self._began = time.monotonic()
         self._first: int | None = None
 
@@ -37,17 +40,17 @@ class RunProgress:
 
     def watch(self, record: dict[str, Any]) -> None:
         done = record["round"] + record.get("step", 0)
-        accuracy = f"accuracy {100 * record['accuracy_mean']:.2f} %" if record["accuracy_mean"] is not None else ""
+        metric = Metric(record.get("select_by") or "accuracy")
+        mean = metric.of(record, "mean")
+        value = f"{metric.title} {metric.written(np.array([mean]))} {metric.unit}".rstrip() if np.isfinite(mean) else ""
         self.bar.update(self.task, completed=done)
-        if accuracy:
-            self.bar.update(self.task, accuracy=accuracy)
+        if value:
+            self.bar.update(self.task, value=value)
         self._first = done - 1 if self._first is None else self._first
         now = time.monotonic()
         if not self.console.is_terminal and (done == self.steps or now - self._said >= SECONDS_BETWEEN_LINES):
             left = (now - self._began) / (done - self._first) * (self.steps - done)
-            self.console.print(
-                f"{self.label}: round {done}/{self.steps}, {accuracy}, {left:.0f} s left", soft_wrap=True
-            )
+            self.console.print(f"{self.label}: round {done}/{self.steps}, {value}, {left:.0f} s left", soft_wrap=True)
             self._said = now
 
 

@@ -91,42 +91,45 @@ def comparison_sheets(material: Material) -> list[Sheet]:
 
 def comparison_sheet(title: str, results: Sequence[Result], material: Material) -> Sheet:
     """Every aspect of runs on the same clients, and whether the best (or the baseline) leads by more than chance."""
-    scale, metric = material.scale(results), material.metric
     evaluated = [r for r in results if r.evaluated]
-    columns = aspects(evaluated, metric, brief=False)
+    notes = [*material.scale(results), *_empty(results)]
     if not evaluated:
-        return Sheet(title, ("method",), [], [*scale, *_empty(results)])
-    groups = by_method(evaluated)
-    base = choose_baseline(groups, metric, material.baseline)
-    verdicts = against(groups, base, metric)
-    role = "baseline" if material.baseline and base == material.baseline else "best"
+        return Sheet(title, ("method",), [], notes)
+    columns = aspects(evaluated, material.metric, brief=False)
+    groups, base, verdicts = _tested(evaluated, material)
+    role = "baseline" if base == material.baseline else "best"
     rows = [
         (name, _runs(runs), *(c.cell(runs) for c in columns), role if name == base else str(verdicts.get(name, "—")))
         for name, runs in groups.items()
     ]
     header = ("method", "runs", *(c.title for c in columns), f"against the {role}")
-    notes = [*scale, *_empty(results), *_meaning(groups, metric), *_tests(verdicts, role)]
+    notes += [*_meaning(groups, material.metric), *_tests(verdicts, role)]
     return Sheet(title, header, rows, notes, left=2, strong=base)
 
 
 def comparison_numbers(material: Material) -> str:
     """The comparisons as CSV for programs: plain numbers (shares from 0 to 1, bytes, seconds), each with its std over runs."""
-    rows: list[list[object]] = []
-    columns = aspects([r for r in material.results if r.evaluated], material.metric, brief=False)
+    rows: list[dict[str, object]] = []
     for title, results in material.federations.items():
-        groups = by_method([r for r in results if r.evaluated])
-        base = choose_baseline(groups, material.metric, material.baseline) if groups else ""
-        verdicts = against(groups, base, material.metric) if groups else {}
+        evaluated = [r for r in results if r.evaluated]
+        groups, _, verdicts = _tested(evaluated, material)
         for name, runs in groups.items():
-            numbers = [x for column in columns for x in (column.numbers(runs).mean(), column.numbers(runs).std())]
+            done = sum(run.finished for run in runs)
+            row: dict[str, object] = {"federation": title, "method": name, "runs": len(runs), "finished": done}
+            for column in aspects(material.evaluated, material.metric, brief=False):
+                row |= {column.title: column.numbers(runs).mean(), f"{column.title}, std": column.numbers(runs).std()}
             verdict = verdicts.get(name)
-            tested = (verdict.p, verdict.n, verdict.over) if verdict else ("", "", "")
-            about = (title, name, len(runs), sum(r.finished for r in runs))
-            rows.append([*about, *numbers, *tested, " ".join(material.scale(results))])
-    titles = [text for column in columns for text in (column.title, f"{column.title}, std")]
-    return write_csv(
-        [["federation", "method", "runs", "finished", *titles, "p", "pairs", "paired over", "note"], *rows]
-    )
+            p, pairs, over = (verdict.p, verdict.n, verdict.over) if verdict else ("", "", "")
+            note = " ".join(material.scale(results))
+            rows.append(row | {"p": p, "pairs": pairs, "paired over": over, "note": note})
+    return write_csv([list(rows[0]), *(list(row.values()) for row in rows)] if rows else [])
+
+
+def _tested(results: Sequence[Result], material: Material) -> tuple[dict[str, list[Result]], str, dict[str, Verdict]]:
+    """The runs of each method, the method that all are tested against, and the verdicts."""
+    groups = by_method(results)
+    base = choose_baseline(groups, material.metric, material.baseline) if groups else ""
+    return groups, base, against(groups, base, material.metric) if groups else {}
 
 
 def differing_parameters(results: Sequence[Result]) -> Sheet:
