@@ -18,6 +18,7 @@ DASHES = ("solid", "dashed", "dashdot", "dotted")
 # From a pale to a nearly black blue, evenly darker, so that the order is the same in grey.
 SHADES = ((0.87, 0.92, 0.96), (0.62, 0.75, 0.87), (0.33, 0.53, 0.72), (0.12, 0.31, 0.47), (0.03, 0.09, 0.18))
 MOST_COLUMNS = 1000  # of a heat map; of more clients, evenly chosen ones are shown
+MOST_NAMES = 40  # of classes that are named beside a heat map
 
 Groups = Mapping[str, Sequence[Result]]
 
@@ -143,7 +144,7 @@ def label_heat(labels: Labels) -> Chart:
     counts[counts == 0] = np.nan
     rows = [f"class {name}" for name in labels.labels]
     heat = Heat(counts, shown, rows, [labels.clients[i] for i in shown], "samples", by_root=True)
-    return Chart("client", "class", [heat], labels.labels)
+    return Chart("client", "class", [heat], labels.labels if len(labels.labels) <= MOST_NAMES else ())
 
 
 def dots(groups: Groups, metric: Metric, title: str, values: Sequence[np.ndarray]) -> Chart:

@@ -16,6 +16,7 @@ Trace = dict[str, Any]
 
 DASHES = {"solid": "solid", "dashed": "dash", "dashdot": "dashdot", "dotted": "dot"}
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "hexagon")
+GUIDE = {"color": "#888888", "width": 1.2, "dash": "dot"}
 WIDEST = 24  # letters of a name beside an axis; the whole name appears under the pointer
 MOST_POINTS = 240  # of a curve: more than a screen tells apart
 MOST_DOTS = 4000  # clients drawn one by one beside their boxes
@@ -59,6 +60,9 @@ def _curve(curve: Curve, colour: str, dash: str) -> list[Trace]:
     x = curve.x[kept].tolist()
     name = {"legendgroup": _text(curve.name), "name": "<br>".join(_lines(curve.name)), "uid": curve.name}
     line = {"color": colour, "dash": dash, "width": 2, "shape": "hv" if curve.steps else "linear"}
+    if curve.thin:
+        quiet = {"mode": "lines", "line": GUIDE, "hoverinfo": "skip", "showlegend": False}
+        return [quiet | {"x": x, "y": _short(curve.y[kept])}]
     hover = {"hovertemplate": "round %{x}: %{y:.4~f}<extra>%{fullData.name}</extra>"}
     mode = {"mode": "lines+markers" if len(x) < 3 else "lines"}
     traces = [name | mode | {"x": x, "y": _short(curve.y[kept]), "line": line} | hover]
@@ -90,7 +94,7 @@ def _heat(heat: Heat) -> Trace:
     hover = ("%{text}" if few else "client %{x}") + f"<br>%{{z}} {heat.unit}<extra></extra>"
     bar = {"title": {"text": heat.unit}, "thickness": 12, "outlinewidth": 0}
     cells = {"z": [_short(row) for row in heat.values], "x": heat.columns.tolist(), "text": texts}
-    ends = {"zmin": 0, "zmax": float(max(1, np.nanmax(heat.values, initial=1)))} if heat.by_root else {}
+    ends = {"zmin": 0, "zmax": float(np.nan_to_num(heat.values).max(initial=1))} if heat.by_root else {}
     look = {"type": "heatmap", "colorscale": scale, "colorbar": bar, "hovertemplate": hover, "hoverongaps": False}
     return look | cells | ends
 
@@ -113,8 +117,12 @@ def _points(points: Points, place: int, *, by_name: bool) -> list[Trace]:
     symbol = ["circle" if k in front else "circle-open" for k in range(len(points.names))]
     sides = ["bottom right" if left else "top left" for left in points.x < points.x.max() / 2]
     label = {"mode": "markers+text", "text": _labels(points), "textposition": sides, "textfont": {"size": 11}}
-    line = {"color": "#888888", "width": 1.2, "dash": "dot", "shape": "hv"}
-    path = {"mode": "lines", "x": _short(points.x[front]), "y": _short(points.y[front]), "line": line}
+    path = {
+        "mode": "lines",
+        "x": _short(points.x[front]),
+        "y": _short(points.y[front]),
+        "line": GUIDE | {"shape": "hv"},
+    }
     marker = {"size": 10, "color": colour, "symbol": symbol}
     return [path | {"hoverinfo": "skip"}, trace | label | {"marker": marker}]
 
@@ -144,8 +152,8 @@ def _layout(chart: Chart) -> dict[str, Any]:
             x |= {"range": _padded(np.array([0, mark.x.max()])), "tickformat": "~s" if mark.x.max() > 1000 else "~g"}
             y["range"] = _padded(mark.y)
     counted = [m.columns if isinstance(m, Heat) else m.x for m in chart.marks if isinstance(m, Heat | Curve)]
-    if counted and max(places.max(initial=0) for places in counted) <= 12:  # no tick between two rounds or clients
-        x |= {"tick0": 0, "dtick": 1}
+    if chart.x in ("round", "client") and max(places.max(initial=0) for places in counted) <= 12:
+        x |= {"tick0": 0, "dtick": 1}  # no tick between two
     legend = not rows and any(getattr(mark, "name", "") for mark in chart.marks)
     return {"xaxis": x, "yaxis": y, "height": height, "showlegend": legend, "hovermode": "closest"}
 

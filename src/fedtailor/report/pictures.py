@@ -110,7 +110,7 @@ def draw_curve(axes: Axes, curve: Curve, *, colour: str, **look: Any) -> None:
 
 def draw_heat(axes: Axes, heat: Heat, bar: Axes | None = None) -> Colorbar:
     """Draw shades from pale to dark, and their scale on `bar` or beside the axes; a cell without a value stays blank."""
-    norm = PowerNorm(0.5 if heat.by_root else 1, 0, max(1.0, float(np.nanmax(heat.values, initial=0))))
+    norm = PowerNorm(0.5 if heat.by_root else 1, 0, float(np.nan_to_num(heat.values).max(initial=1)))
     shown = np.ma.masked_invalid(heat.values)
     image = axes.imshow(shown, cmap=BLUES, norm=norm, interpolation="nearest", aspect="auto", rasterized=True)
     scale = axes.figure.colorbar(image, cax=bar, ax=None if bar else axes, label=heat.unit)

@@ -86,7 +86,7 @@ def agreement_chart(found: Reproduction) -> Chart:
     both = [cell for cell in found.cells if cell.difference is not None]
     values = np.array([[cell.published, cell.measured] for cell in both] or [[0, 100]], dtype=float)
     ends = np.array([values.min(), values.max()])
-    marks: list[Curve | Points] = [Curve("equal", ends, ends)]
+    marks: list[Curve | Points] = [Curve("equal", ends, ends, thin=True)]
     for column in found.columns:
         cells = [cell for cell in both if cell.column == column]
         x, y = (np.array([getattr(cell, side) for cell in cells], dtype=float) for side in ("published", "measured"))

@@ -80,7 +80,7 @@ def _head(material: Material) -> Section:
 
 def _reproduction(mark: str, found: Reproduction) -> Section:
     words = [("note scale", found.scale_note)] if found.scale_note else []
-    words += [("note", f"Left open by the paper, and chosen: {'; '.join(found.choices)}.")] if found.choices else []
+    words += [("note", f"Left open by the paper, and chosen: {' '.join(found.choices)}")] if found.choices else []
     title = f"Published and measured: {found.title}"
     return Section(mark, title, words, column_sheets(found), charts=[plotly_chart(agreement_chart(found))])
 
