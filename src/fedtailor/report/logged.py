@@ -10,13 +10,14 @@ import numpy as np
 
 from fedtailor.printable import drawable
 from fedtailor.report.charts import Chart, Curve
+from fedtailor.report.metric import columns
 from fedtailor.report.pictures import panels, save
 from fedtailor.report.results import Result
 
 FEW = 30  # clients with a line each; more become a band
 OF_EVERY_RUN = {
     *("round", "phase", "step", "best_round", "train_loss", "picked", "replied", "bytes_up", "bytes_down"),
-    *("missing", "rejected", "diverged", "loss", "spread", "worst_decile"),
+    *("missing", "rejected", "diverged", "loss"),
 }
 PREFIXES = ("seconds_", "best_", "validation_")  # of names in every run
 
@@ -62,7 +63,9 @@ def client_curves(clients: Sequence[Series], told: Series | None) -> list[Curve]
 def logged_by_server(result: Result) -> dict[str, Series]:
     """Each name the server logged, with its value in each round that has one."""
     series: dict[str, Series] = {}
-    ours = {*OF_EVERY_RUN, *(name for metric in {"accuracy", *result.scores} for name in _columns(metric))}
+    metrics = ["accuracy", *result.scores]
+    ours = {*OF_EVERY_RUN, *(name for m in metrics for names in columns(m).values() for name in names)}
+    ours |= {f"{m}_undefined" for m in metrics}
     for record in result.records:
         for name, value in record.items():
             if name not in ours and not name.startswith(PREFIXES) and isinstance(value, int | float):
@@ -79,10 +82,6 @@ def logged_by_clients(result: Result) -> dict[str, dict[int, Series]]:
                 if value is not None:
                     series.setdefault(name, {}).setdefault(int(client), {})[line["round"]] = value
     return series
-
-
-def _columns(metric: str) -> list[str]:
-    return [f"{metric}{ending}" for ending in ("", "_mean", "_std", "_spread", "_worst_decile", "_undefined")]
 
 
 def _curve(name: str, series: Series, *, steps: bool = False, thin: bool = False) -> Curve:

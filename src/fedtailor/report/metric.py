@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -13,14 +14,6 @@ SHARES = {"accuracy", "balanced_accuracy", "f1", "auroc", "auprc", "calibration_
 LOWER_IS_BETTER = {"loss", "log_loss", "calibration_error", "mae", "mse", "rmse"}
 
 Statistic = Literal["pooled", "mean", "spread", "worst", "best"]
-COLUMNS: dict[Statistic, tuple[str, ...]] = {
-    "pooled": ("{}",),
-    "mean": ("{}_mean",),
-    "spread": ("{}_spread", "{}_std"),
-    "worst": ("{}_worst_decile",),
-    "best": ("best_{}",),
-}
-OF_ACCURACY: dict[Statistic, str] = {"spread": "spread", "worst": "worst_decile"}  # the first metric has short names
 
 
 @dataclass(frozen=True)
@@ -55,11 +48,10 @@ class Metric:
 
     def of(self, record: Mapping[str, Any], statistic: Statistic) -> float:
         """A number of one round; NaN if the record does not have it."""
-        names = [name.format(self.name) for name in COLUMNS[statistic]]
-        if self.name == "accuracy":
-            names.append(OF_ACCURACY.get(statistic, ""))
-        found = (record[name] for name in names if isinstance(record.get(name), int | float))
-        return float(next(found, np.nan))
+        for name in columns(self.name)[statistic]:
+            if isinstance(value := record.get(name), int | float):
+                return float(value)
+        return np.nan
 
     def written(self, values: np.ndarray) -> str:
         """The mean of several runs' numbers ± their standard deviation."""
@@ -68,3 +60,16 @@ class Metric:
             return "—"
         form, fine = (".2f", ".2f") if self.unit else (".4g", ".2g")
         return f"{known.mean():{form}}" + (f" ± {known.std():{fine}}" if len(known) > 1 else "")
+
+
+@cache
+def columns(metric: str) -> dict[Statistic, tuple[str, ...]]:
+    """Where metrics.jsonl has the statistics of a metric; spread and worst decile of accuracy came first and have short names."""
+    short = metric == "accuracy"
+    return {
+        "pooled": (metric,),
+        "mean": (f"{metric}_mean",),
+        "spread": ("spread",) if short else (f"{metric}_spread", f"{metric}_std"),
+        "worst": ("worst_decile",) if short else (f"{metric}_worst_decile",),
+        "best": (f"best_{metric}",),
+    }

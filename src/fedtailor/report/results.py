@@ -150,8 +150,7 @@ class Result:
 
     @cached_property
     def seconds(self) -> float:
-        activities = [key for key in self.records[0] if key.startswith("seconds_")]
-        return sum(record[activity] for record in self.records for activity in activities)
+        return sum(value for r in self.records for name, value in r.items() if name.startswith("seconds_"))
 
     @property
     def seconds_per_round(self) -> float:
@@ -235,14 +234,13 @@ def _last_scores(path: Path) -> Scores:
             read = _Line.model_validate_json(line)
         except ValidationError:
             continue  # cut short by a kill
-        scores = {name: _values(values) for name, values in read if isinstance(values, list)}
-        if scores:
-            return scores
+        lists = {name: values for name, values in read if isinstance(values, list)}
+        if lists:
+            return {
+                k: np.array([v if isinstance(v, int | float) else np.nan for v in values])
+                for k, values in lists.items()
+            }
     return {}
-
-
-def _values(values: list[Any]) -> np.ndarray:
-    return np.array([v if isinstance(v, int | float) else np.nan for v in values], dtype=float)
 
 
 def _checked(read: T, kind: Any, file: Path) -> T:

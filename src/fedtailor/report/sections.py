@@ -92,7 +92,7 @@ def _federation(mark: str, title: str, material: Material) -> list[Section]:
     sheet = tables.comparison_sheet(title, runs, material)
     scale = [("note scale", sentence) for sentence in material.scale(runs)]
     found = [Section(f"{mark}-comparison", title, _lead(groups, material), [sheet])]
-    known = {name: g for name, g in groups.items() if all(r.curve_of(material.metric)[0] for r in g)}
+    known = {name: g for name, g in groups.items() if all(np.isfinite(material.metric.of(r.last, "mean")) for r in g)}
     for name, (heading, words, shown) in (_charts(known, material) if known else {}).items():
         drawn = [plotly_chart(chart) for chart in shown]
         found.append(Section(f"{mark}-{name}", heading, [("words", words), *scale], charts=drawn, level=3))
