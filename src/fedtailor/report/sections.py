@@ -34,7 +34,7 @@ COSTS = (
     "All clients together, both ways; seconds of training, evaluation and communication on the machine of the run. "
     "Filled dots lie on the front: nothing is better at their cost or a lower one."
 )
-NO_LABELS = "These runs have no labels.json: they were made before it was written."
+NO_LABELS = "These runs have no labels.json: their task has no classes, or they were made before it was written."
 
 
 @dataclass(frozen=True)
