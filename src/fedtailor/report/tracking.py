@@ -1,4 +1,4 @@
-"""A run's numbers for TensorBoard or MLflow, beside the files of its own folder."""
+"""Log a run's numbers to TensorBoard or MLflow too."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Tracker(StrEnum):
 
 @contextmanager
 def tracking(tracker: Tracker | None, config: Config, folder: Path) -> Iterator[Watch]:
-    """A watch that hands the numbers of every round on; one that does nothing without a tracker."""
+    """Yield a watch that logs the numbers of every round; without a tracker it does nothing."""
     if tracker is None:
         yield lambda record: None
         return
