@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from scipy.stats import spearmanr
 
-from fedtailor.papers.comparison import Comparison, Entry, compare
+from fedtailor.papers.comparison import Comparison, Entry, comparison_of
 from fedtailor.papers.grid import Grid
 from fedtailor.papers.presets import find
+from fedtailor.papers.reproduction import ranks
 
 
 def comparison(tmp_path, measured: dict[str, float], column: str = "CIFAR10, Dir 0.1") -> Comparison:
@@ -23,15 +24,17 @@ def test_spearman_and_ranks_agree_with_scipy_and_with_the_eye(tmp_path):
     measured = {"Local": 80.0, "FedAvg": 40.0, "FedRep": 80.0, "FedPer": 85.0, "PGFedSplit": 90.0}
     found = comparison(tmp_path, measured)
     pairs = [(e.measured, e.cell.published) for e in found.entries if e.measured is not None]
-    assert found.spearman["CIFAR10, Dir 0.1"] == pytest.approx(spearmanr(pairs).statistic, abs=1e-4)
-    ranks = dict(zip([e.cell.row for e in found.entries], found.ranks("CIFAR10, Dir 0.1"), strict=True))
-    assert ranks["PGFedSplit"][0] == 1
-    assert ranks["Local"][0] == ranks["FedRep"][0] == 3
-    assert ranks["FedAMP"][0] is None
+    assert found.reproduction.spearman["CIFAR10, Dir 0.1"] == pytest.approx(spearmanr(pairs).statistic, abs=1e-4)
+    cells = found.reproduction.cells
+    places = dict(zip([cell.method for cell in cells], ranks(cells), strict=True))
+    assert places["PGFedSplit"][0] == 1
+    assert places["Local"][0] == places["FedRep"][0] == 3
+    assert max(published for _, published in places.values() if published) == len(measured)
+    assert places["FedAMP"] == (None, None)
 
 
 def test_two_rows_have_no_order_worth_a_correlation(tmp_path):
-    assert comparison(tmp_path, {"Local": 1.0, "FedAvg": 2.0}).spearman == {"CIFAR10, Dir 0.1": None}
+    assert comparison(tmp_path, {"Local": 1.0, "FedAvg": 2.0}).reproduction.spearman == {"CIFAR10, Dir 0.1": None}
 
 
 def test_less_is_better_where_time_is_measured(tmp_path):
@@ -39,15 +42,16 @@ def test_less_is_better_where_time_is_measured(tmp_path):
     column = preset.columns[0]
     cells = [c for c in preset.cells if c.column == column][:2]
     entries = [Entry(cells[0], (5.0,), ()), Entry(cells[1], (3.0,), ())]
-    assert [r for r, _ in Comparison(preset, "", entries, Grid(preset, tmp_path)).ranks(column)] == [2, 1]
+    cells = Comparison(preset, "", entries, Grid(preset, tmp_path)).reproduction.cells
+    assert [measured for measured, _ in ranks(cells)] == [2, 1]
 
 
 def test_gaps_have_their_reason_and_the_file_says_all(tmp_path):
     preset = find("pgfedsplit/fig4")
     grid = Grid(preset, tmp_path)
-    found = compare(grid, "", {grid.jobs[0].name: "no data"})
+    found = comparison_of(grid, "", {grid.jobs[0].name: "no data"})
     assert [e.gap for e in found.entries] == ["no data", "not finished yet"]
-    values = found.values()
+    values = found.reproduction.model_dump()
     assert set(values) == {"preset", "title", "scale", "choices", "cells", "spearman"}
     first = values["cells"][0]
     assert (first["measured"], first["seeds"], first["gap"]) == (None, 0, "no data")
@@ -57,4 +61,4 @@ def test_parameters_are_counted_without_a_run(tmp_path):
     preset = find("heart/table2")
     grid = Grid(preset, tmp_path)
     assert grid.jobs == []
-    assert all(e.measured for e in compare(grid, "", {}).entries)
+    assert all(e.measured for e in comparison_of(grid, "", {}).entries)

@@ -47,9 +47,11 @@ def test_the_global_model_of_fedavg_does_as_well_as_the_personal_ones_which_it_i
 
 
 def test_fedavg_sends_two_models_a_round_and_fedper_two_bodies(tmp_path):
-    assert MEASURES["sent-a-round"].of(run(tmp_path / "a", "method=fedavg")) == pytest.approx(2)
+    assert MEASURES["sent-per-round"].of(run(tmp_path / "a", "method=fedavg")) == pytest.approx(2)
     body, head = 64 * 8 + 8, 8 * 10 + 10
-    assert MEASURES["sent-a-round"].of(run(tmp_path / "b", "method=fedper")) == pytest.approx(2 * body / (body + head))
+    assert MEASURES["sent-per-round"].of(run(tmp_path / "b", "method=fedper")) == pytest.approx(
+        2 * body / (body + head)
+    )
 
 
 def test_trained_parameters_are_counted_without_data_or_weights():

@@ -30,6 +30,8 @@ def make_run(tmp_path: Path) -> Make:
         labels: Any = ("cat", "dog"),
         names: Any = None,
         size: int = 1000,
+        metric: str = "accuracy",
+        more: dict[str, Any] | None = None,
     ) -> Path:
         folder = tmp_path / name
         folder.mkdir(parents=True)
@@ -41,8 +43,9 @@ def make_run(tmp_path: Path) -> Make:
         status = {"state": state, "round": len(accuracy), "command": "fedtailor run " + " ".join(words)}
         (folder / "status.json").write_text(json.dumps(status))
         records = [_record(t, a, max(accuracy[:t]), clients, size) for t, a in enumerate(accuracy, 1)]
+        records = [_renamed(record, metric) | (more or {}) for record in records]
         lines = [
-            {"round": t, "phase": "round", "logged": {}, "accuracy": list(clients)} for t in range(1, len(records) + 1)
+            {"round": t, "phase": "round", "logged": {}, metric: list(clients)} for t in range(1, len(records) + 1)
         ]
         for file, content in (("metrics.jsonl", records), ("clients.jsonl", lines)):
             (folder / file).write_text("".join(json.dumps(line) + "\n" for line in content))
@@ -73,3 +76,11 @@ def _record(t: int, accuracy: float, best: float, clients: Any, size: int) -> di
         "seconds_evaluation": 0.25,
         "seconds_communication": 0.25,
     }
+
+
+def _renamed(record: dict[str, Any], metric: str) -> dict[str, Any]:
+    """The record of a run that selects by another metric."""
+    if metric == "accuracy":
+        return record
+    names = {"spread": f"{metric}_std", "worst_decile": f"{metric}_worst_decile"}
+    return {names.get(k, k.replace("accuracy", metric)): v for k, v in record.items()} | {"select_by": metric}

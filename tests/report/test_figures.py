@@ -9,12 +9,11 @@ import pytest
 
 from fedtailor import Federation, Simulation
 from fedtailor.papers import landscape
-from fedtailor.papers.comparison import compare
+from fedtailor.papers.comparison import comparison_of
 from fedtailor.papers.grid import Grid, carry_on
 from fedtailor.papers.presets import find
 from fedtailor.papers.scale import Scale
-from fedtailor.report.bars import accuracy_by_label, telling_client
-from fedtailor.report.figures import draw_figures
+from fedtailor.report.figures import accuracy_by_label, draw_figures, telling_client
 
 DIGITS = "rounds=2,clients=3,epochs=1,seeds=1,data=digits,data.fraction=0.15,batch=32"
 MLP = f"{DIGITS},net=mlp,net.hidden=[8],partition=iid"
@@ -39,7 +38,7 @@ def test_each_figure_of_a_preset_is_drawn_in_both_formats(name, scale, figures, 
     grid = Grid(small, tmp_path)
     for job in grid.jobs:
         carry_on(job)
-    drawn = draw_figures(compare(grid, "2 rounds <only>", {}), tmp_path)
+    drawn = draw_figures(comparison_of(grid, "2 rounds <only>", {}), tmp_path)
     assert [p.name for p in drawn] == [f"{f}.{suffix}" for f in figures for suffix in ("png", "svg")]
     for path in drawn:
         assert path.stat().st_size > 5000
@@ -49,7 +48,7 @@ def test_each_figure_of_a_preset_is_drawn_in_both_formats(name, scale, figures, 
 
 def test_a_figure_without_runs_is_left_out(tmp_path):
     preset = find("pgfedsplit/fig5")
-    assert draw_figures(compare(Grid(preset, tmp_path), "", {}), tmp_path) == []
+    assert draw_figures(comparison_of(Grid(preset, tmp_path), "", {}), tmp_path) == []
 
 
 def test_accuracy_by_label_counts_every_label_of_all_clients(federation: Federation):

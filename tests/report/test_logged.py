@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fedtailor.cli.app import app
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.run import start
-from fedtailor.report import logged
+from fedtailor.report import pictures
 from fedtailor.report.logged import logged_by_clients, logged_by_server, logged_picture
 from fedtailor.report.results import Result, read_result
 
@@ -38,7 +38,7 @@ def run(tmp_path: Path, *words: str):
 def figures(monkeypatch):
     """The figures that were drawn, in place of their files."""
     drawn: list[Figure] = []
-    monkeypatch.setattr(logged, "Figure", lambda **options: drawn.append(Figure(**options)) or drawn[-1])
+    monkeypatch.setattr(pictures, "Figure", lambda **options: drawn.append(Figure(**options)) or drawn[-1])
     return drawn
 
 
@@ -55,7 +55,7 @@ def test_every_value_is_in_the_folder_even_of_rounds_without_evaluation(tmp_path
         alphas = [series[t] for series in clients["alpha"].values() if t in series]
         assert len(alphas) == 2
         assert np.mean(alphas) == pytest.approx(mean, abs=1e-9)
-    assert len(result.clients) == 4  # the last evaluation, though the last line may be of a round without one
+    assert len(result.clients()) == 4  # the last evaluation, though the last line may be of a round without one
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedavg-ft"])
@@ -83,7 +83,7 @@ def fabricated(folder: Path, clients: int, server_names=("tau",)) -> Result:
     ]
     config = {"method": {"name": "m"}, "data": {"name": "d"}, "seed": 0}
     (folder / "clients.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    return Result(folder, config, records, np.zeros(clients), "finished")
+    return Result(folder, config, records, {}, "finished")
 
 
 def test_lines_of_clients_their_mean_and_steps_of_the_server(tmp_path, figures):
@@ -97,7 +97,7 @@ def test_lines_of_clients_their_mean_and_steps_of_the_server(tmp_path, figures):
     assert len(other.lines) == 2  # the one client that logged it, and the mean
     (line,) = tau.lines
     assert list(line.get_ydata()) == [0, 1, 1, 2, 2, 3]
-    assert line.get_drawstyle() == "steps-mid"
+    assert line.get_drawstyle() == "steps-post"
     assert np.array(Image.open(tmp_path / "p.png").convert("L")).std() > 5
 
 

@@ -35,9 +35,9 @@ def test_the_last_accuracies_are_found_from_the_end(make_run, monkeypatch):
         )
     for block in (1, 7, 64, 1 << 16):
         monkeypatch.setattr(results, "BLOCK", block)
-        np.testing.assert_array_equal(read_run(run).clients, [0.1, np.nan, 0.3])
+        np.testing.assert_array_equal(read_run(run).clients(), [0.1, np.nan, 0.3])
     (run / "clients.jsonl").write_text("")
-    assert len(read_run(run).clients) == 0
+    assert len(read_run(run).clients()) == 0
 
 
 def test_a_run_before_its_first_round_has_a_state_but_no_result(make_run):
@@ -80,6 +80,6 @@ def test_a_value_of_another_kind_is_told(make_run, file, old, new):
 def test_damaged_lines_of_clients_are_told_or_passed_over(make_run):
     run = make_run("a")
     (run / "clients.jsonl").write_text('5\n{"round": 1, "phase": "round"}\n')
-    assert len(read_run(run).clients) == 0
+    assert len(read_run(run).clients()) == 0
     with pytest.raises(FedTailorError, match=r"clients\.jsonl. is damaged"):
         read_run(run).lines  # noqa: B018

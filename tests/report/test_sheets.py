@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from fedtailor.report.sheets import Sheet, as_html, as_latex, as_markdown
+from fedtailor.report.page import section_text
+from fedtailor.report.sections import Section
+from fedtailor.report.sheets import Sheet, as_latex, as_markdown
 
 EVIL = '</script><script>alert("1")</script> | a_b*c* [x](javascript:1) \\ 50% & {~^$#} `code`\n# heading'
 SHEET = Sheet(EVIL, ("name", "value ± std"), [(EVIL, "1"), ("best", "2")], notes=[EVIL], strong="best")
@@ -25,7 +27,7 @@ class Tags(HTMLParser):
 
 
 def test_html_has_only_the_tables_own_tags():
-    page = Tags(as_html(SHEET))
+    page = Tags(section_text(Section("a", "b", sheets=[SHEET])))
     assert page.tags == {"div", "table", "thead", "tbody", "tr", "th", "td", "p"}
     assert " ".join(EVIL.split()) in page.words
 

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedtailor.report.metric import Metric
 from fedtailor.report.results import read_run
-from fedtailor.report.significance import Verdict, against, choose_baseline, compare, holm
+from fedtailor.report.significance import Verdict, against, choose_baseline, holm, paired_test
+
+ACCURACY = Metric()
 
 
 def read(*paths):
@@ -18,26 +21,26 @@ def test_one_seed_is_paired_over_clients_that_both_tested(make_run):
     rng = np.random.default_rng(0)
     a, b = rng.uniform(size=12).tolist(), rng.uniform(size=12).tolist()
     left, right = read(make_run("a", clients=[None, *a]), make_run("b", clients=[0.5, *b]))
-    verdict = compare([left], [right])
+    verdict = paired_test([left], [right], ACCURACY)
     assert (verdict.n, verdict.over) == (12, "clients")
     assert verdict.p == pytest.approx(stats.wilcoxon(a, b).pvalue)
-    assert compare([left], [left]).p == 1.0
+    assert paired_test([left], [left], ACCURACY).p == 1.0
 
 
 def test_several_seeds_are_paired_by_seed_not_by_order(make_run):
     scores = {0: 0.5, 1: 0.6, 2: 0.9}
     left = read(*(make_run(f"a{s}", f"seed={s}", accuracy=[v]) for s, v in scores.items()))
     right = read(*(make_run(f"b{s}", f"seed={s}", accuracy=[scores[s] - 0.1 - 0.01 * s]) for s in (2, 0, 1)))
-    verdict = compare(left, right)
+    verdict = paired_test(left, right, ACCURACY)
     assert (verdict.n, verdict.over) == (3, "seeds")
     assert verdict.p == pytest.approx(stats.ttest_rel([0.5, 0.6, 0.9], [0.4, 0.49, 0.78]).pvalue)
 
 
 def test_nothing_to_pair_means_no_verdict(make_run):
     base = read(make_run("a"))
-    assert compare(base, read(make_run("b", "seed=1"))) is None
-    assert compare(base, read(make_run("c", clients=[0.1, 0.2]))) is None
-    assert compare(base, read(make_run("d", state="failed"))) is None
+    assert paired_test(base, read(make_run("b", "seed=1")), ACCURACY) is None
+    assert paired_test(base, read(make_run("c", clients=[0.1, 0.2])), ACCURACY) is None
+    assert paired_test(base, read(make_run("d", state="failed")), ACCURACY) is None
 
 
 def test_holm_by_hand():
@@ -51,6 +54,6 @@ def test_an_unfinished_run_is_neither_the_best_nor_tested(make_run):
         "good": read(make_run("b", accuracy=[0.8])),
         "poor": read(make_run("c", accuracy=[0.7])),
     }
-    assert choose_baseline(groups) == "good"
-    assert choose_baseline(groups, "poor") == "poor"
-    assert set(against(groups, "good")) == {"poor"}
+    assert choose_baseline(groups, ACCURACY) == "good"
+    assert choose_baseline(groups, ACCURACY, "poor") == "poor"
+    assert set(against(groups, "good", ACCURACY)) == {"poor"}

@@ -3,7 +3,7 @@ import pytest
 from matplotlib import _pylab_helpers
 from PIL import Image
 
-from fedtailor.report.similarity import similarity_figure, similarity_picture
+from fedtailor.report.figures import label_similarity_figure
 
 
 def skewed(clients, classes=10, seed=0):
@@ -13,7 +13,7 @@ def skewed(clients, classes=10, seed=0):
 
 @pytest.mark.parametrize("clients", [1, 2, 8, 20, 300])
 def test_a_picture_for_any_number_of_clients(clients, tmp_path):
-    similarity_picture(skewed(clients), tmp_path / "similarity.png")
+    label_similarity_figure(skewed(clients)).savefig(tmp_path / "similarity.png")
     picture = Image.open(tmp_path / "similarity.png")
     assert min(picture.size) > 400
     assert np.array(picture.convert("L")).std() > 5
@@ -22,7 +22,7 @@ def test_a_picture_for_any_number_of_clients(clients, tmp_path):
 
 def test_cells_are_cosines_and_the_more_alike_the_darker():
     counts = np.array([[6, 3, 0], [4, 2, 0], [0, 0, 5], [0, 1, 1]])
-    axes = similarity_figure(counts).axes[0]
+    axes = label_similarity_figure(counts).axes[0]
     (image,) = axes.images
     expected = [[np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b) for b in counts] for a in counts]
     np.testing.assert_allclose(image.get_array(), expected, atol=1e-12)
@@ -32,5 +32,5 @@ def test_cells_are_cosines_and_the_more_alike_the_darker():
 
 
 def test_a_client_without_samples_is_like_no_one():
-    (image,) = similarity_figure(np.array([[1, 2], [0, 0]])).axes[0].images
+    (image,) = label_similarity_figure(np.array([[1, 2], [0, 0]])).axes[0].images
     np.testing.assert_array_equal(image.get_array()[1], [0, 0])

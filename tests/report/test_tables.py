@@ -11,8 +11,7 @@ from rich.console import Console
 from fedtailor.errors import FedTailorError
 from fedtailor.report.material import load_material
 from fedtailor.report.results import read_results
-from fedtailor.report.sections import comparison_sheets
-from fedtailor.report.tables import comparison_numbers, comparison_table
+from fedtailor.report.tables import comparison_numbers, comparison_sheets, comparison_table
 
 
 def comparison(tmp_path, baseline=""):
@@ -30,7 +29,7 @@ def test_means_and_deviations_over_seeds(make_run, tmp_path):
         "runs": "2",
         "accuracy (mean of clients)": "79.00 ± 10.00",
         "accuracy (pooled)": "80.00 ± 10.00",
-        "best round (pooled)": "95.00 ± 0.00",
+        "best round (chosen on test data)": "95.00 ± 0.00",
         "worst decile": "60.00 ± 0.00",
         "spread of clients": "8.16 ± 0.00",
         "bytes per round": "2.0 kB",

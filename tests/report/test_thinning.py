@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedtailor.report.thinning import thinned
+from fedtailor.report.interactive import thinned
 
 
 def test_short_curves_stay_whole():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedtailor.cli.arguments import console, typed
+from fedtailor.cli.arguments import console
 from fedtailor.cli.starting import importing
 from fedtailor.errors import FedTailorError
 from fedtailor.printable import printable
@@ -44,9 +46,9 @@ def show(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folde
     for result in results:
         steps, values = result.curve
         console.print(
-            f"\n{result.method}, seed {result.seed}: mean accuracy of clients, rounds {steps[0]} to {steps[-1]}"
+            f"\n{result.method}, seed {result.seed}: mean {result.metric.title} of clients, rounds {steps[0]} to {steps[-1]}"
         )
-        console.print(curve(values, width=max(20, min(70, console.width - 14))))
+        console.print(curve(values, width=max(20, min(70, console.width - 14)), metric=result.metric))
         if result.state != "finished":
             again = RunFolder(result.path).how_to_resume
             console.print(f"This run is {result.state}. If it is not under way:  {again}", soft_wrap=True)
@@ -65,6 +67,7 @@ def report(
         typer.Option("--format", help="default: as the ending of --out says, else html", show_default=False),
     ] = None,
     baseline: Annotated[str, typer.Option(help="compare with this method rather than the best")] = "",
+    metric: Annotated[str, typer.Option(help="compare by this metric (default: the one the runs select by)")] = "",
 ) -> None:
     """Compare runs on one self-contained page, or in a table for a paper.
 
@@ -77,11 +80,12 @@ def report(
         from fedtailor.report.material import load_material
         from fedtailor.report.page import page
         from fedtailor.report.sections import sections
-    material = load_material(runs, baseline)
+    material = load_material(runs, baseline, metric)
     form = form or ENDINGS.get(out.suffix if out else "", Format.html)
     if form is Format.html:
+        given = {"--out": out, "--baseline": baseline, "--metric": metric}
         out = out or runs[0] / "report.html"
-        _write(out, page(sections(material, typed())))
+        _write(out, page(sections(material, _command("report", runs, given))))
         typer.echo(printable(f"Report: {out}"))
     elif out is None:
         typer.echo(_tables(material, form), nl=False)
@@ -102,7 +106,7 @@ def watch(
     """
     with importing():
         from fedtailor.report.live import HERE, serve
-    with serve([run], typed(), port) as server:
+    with serve([run], _command("watch", [run], {"--port": port}), port) as server:
         typer.echo(printable(f"Watching {run} at http://{HERE}:{server.server_port}/  (Ctrl-C ends it)"))
         try:
             server.serve_forever(poll_interval=0.2)
@@ -110,16 +114,22 @@ def watch(
             typer.echo("Watch ended.")
 
 
+def _command(name: str, folders: list[Path], options: Mapping[str, object]) -> str:
+    """The command as a user would type it again."""
+    given = [str(word) for option in options.items() if option[1] for word in option]
+    return shlex.join(["fedtailor", name, *map(str, folders), *given])
+
+
 def _tables(material: Material, form: Format) -> str:
-    from fedtailor.report.beside import reproduction_sheet
-    from fedtailor.report.sections import comparison_sheets
+    from fedtailor.report.reproduction import column_sheets
     from fedtailor.report.sheets import as_latex, as_markdown
-    from fedtailor.report.tables import comparison_numbers
+    from fedtailor.report.tables import comparison_numbers, comparison_sheets
 
     if form is Format.csv:
         return comparison_numbers(material)
     write = as_latex if form is Format.latex else as_markdown
-    return "\n".join(write(s) for s in [*map(reproduction_sheet, material.reproductions), *comparison_sheets(material)])
+    published = [sheet for found in material.reproductions.values() for sheet in column_sheets(found)]
+    return "\n".join(write(sheet) for sheet in [*published, *comparison_sheets(material)])
 
 
 def _write(path: Path, text: str) -> None:

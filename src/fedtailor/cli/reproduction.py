@@ -13,14 +13,15 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.run import polite_stop
 from fedtailor.files import make_folder
-from fedtailor.papers.comparison import Comparison, compare
+from fedtailor.papers.comparison import Comparison, comparison_of
 from fedtailor.papers.estimate import Estimate, estimate
 from fedtailor.papers.grid import Grid, Progress, carry_out, slug
 from fedtailor.papers.presets import Preset, find
+from fedtailor.papers.reproduction import FULL
 from fedtailor.papers.scale import Scale
 from fedtailor.report.figures import draw_figures
 from fedtailor.report.progress import GridProgress
-from fedtailor.report.reproduction import FULL, column_tables, gaps_of, write_tables
+from fedtailor.report.reproduction import column_tables, write_tables
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Reproduction:
         if progress is None:
             return None
         gaps = {name: self._with_hint(reason) for name, reason in progress.gaps.items()}
-        comparison = compare(self.grid, self.scale, gaps)
+        comparison = comparison_of(self.grid, self.scale, gaps)
         write_tables(comparison, self.grid.out)
         return comparison
 
@@ -83,7 +84,7 @@ class Reproduction:
     def show(comparison: Comparison, console: Console) -> None:
         for table in column_tables(comparison):
             console.print(table)
-        for reason, where in gaps_of(comparison).items():
+        for reason, where in comparison.reproduction.gaps.items():
             console.print(Text(f"Gap: {', '.join(where)}\n  {reason}", style="yellow"))
 
     def _estimate(self, console: Console, workers: int) -> Estimate:

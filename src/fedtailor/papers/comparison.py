@@ -1,22 +1,19 @@
-"""Measured numbers beside published ones: differences, ranks and their correlation."""
+"""What was measured for each cell of a preset."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from fedtailor.files import replace_text
 from fedtailor.papers.grid import Grid, Job
 from fedtailor.papers.measures import MEASURES, Run
 from fedtailor.papers.presets import Cell, Preset
-
-FEWEST = 3  # rows that an order is compared over
+from fedtailor.papers.reproduction import ReproducedCell, Reproduction, rank_correlation
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,7 @@ class Entry:
     """A cell with what was measured; where nothing was, `gap` says why."""
 
     cell: Cell
-    values: tuple[float, ...]  # one a seed
+    values: tuple[float, ...]  # one per seed
     runs: tuple[str, ...]
     gap: str = ""
 
@@ -36,11 +33,22 @@ class Entry:
     def measured_std(self) -> float | None:
         return float(np.std(self.values)) if len(self.values) > 1 else None
 
-    @property
-    def difference(self) -> float | None:
-        if self.measured is None or self.cell.published is None:
-            return None
-        return self.measured - self.cell.published
+    def reproduced(self) -> ReproducedCell:
+        number = self.cell.number
+        return ReproducedCell(
+            method=self.cell.row,
+            column=self.cell.column,
+            published=self.cell.published,
+            published_std=self.cell.published_std,
+            published_text=number.value if number else "",
+            measured=self.measured,
+            measured_std=self.measured_std,
+            seeds=len(self.values),
+            measure=self.cell.measure,
+            metric=MEASURES[self.cell.measure].title,
+            runs=list(self.runs),
+            gap=self.gap,
+        )
 
 
 @dataclass(frozen=True)
@@ -56,73 +64,23 @@ class Comparison:
         return [entry for entry in self.entries if entry.cell.column == name]
 
     def folders(self, row: str, column: str) -> list[Path]:
-        """The finished runs of a cell that has one run a seed."""
+        """The finished runs of a cell that has one run per seed."""
         cells = [e.cell for e in self.entries if (e.cell.row, e.cell.column) == (row, column)]
         jobs = [self.grid.runs(cell, seed)[0] for cell in cells for seed in range(self.preset.seeds)]
         return [job.folder for job in jobs if job.finished]
 
-    def ranks(self, name: str) -> list[tuple[int | None, int | None]]:
-        """Of each row of a column, its place among the measured and among the published numbers, the best being 1."""
-        import pandas as pd  # here and below, since it takes long to import
-
-        entries = self.column(name)
-        numbers = ([e.measured for e in entries], [e.cell.published for e in entries])
-        lower = MEASURES[entries[0].cell.measure].lower_is_better
-        places = (pd.Series(n, dtype=float).rank(ascending=lower, method="min") for n in numbers)
-        return [tuple(None if math.isnan(p) else int(p) for p in pair) for pair in zip(*places, strict=True)]  # type: ignore[misc]
-
-    @property
-    def spearman(self) -> dict[str, float | None]:
-        """Rank correlation of measured and published numbers, by column."""
-        import pandas as pd
-
-        found: dict[str, float | None] = {}
-        for name in self.preset.columns:
-            entries = [e for e in self.column(name) if e.difference is not None]
-            measured, told = (
-                pd.Series(n, dtype=float).rank()
-                for n in ([e.measured for e in entries], [e.cell.published for e in entries])
-            )
-            varied = measured.nunique() > 1 and told.nunique() > 1
-            found[name] = (
-                round(float(np.corrcoef(measured, told)[0, 1]), 4) if len(entries) >= FEWEST and varied else None
-            )
-        return found
-
-    def values(self) -> dict[str, Any]:
-        """As plain values, for reproduction.json."""
-        return {
-            "preset": self.preset.name,
-            "title": self.preset.title,
-            "scale": self.scale,
-            "choices": list(self.preset.choices),
-            "cells": [
-                {
-                    "method": e.cell.row,
-                    "column": e.cell.column,
-                    "published": e.cell.published,
-                    "published_std": e.cell.published_std,
-                    "published_text": e.cell.number.value if e.cell.number else "",
-                    "measured": e.measured,
-                    "measured_std": e.measured_std,
-                    "seeds": len(e.values),
-                    "metric": MEASURES[e.cell.measure].title,
-                    "runs": list(e.runs),
-                    "gap": e.gap,
-                }
-                for e in self.entries
-            ],
-            "spearman": self.spearman,
-        }
-
-    def write(self, out: Path) -> None:
-        replace_text(
-            out / "reproduction.json", json.dumps(self.values(), indent=1, ensure_ascii=False, allow_nan=False)
-        )
+    @cached_property
+    def reproduction(self) -> Reproduction:
+        """What reproduction.json, the tables and the page are made from."""
+        preset = self.preset
+        cells = [entry.reproduced() for entry in self.entries]
+        orders = {name: rank_correlation([c for c in cells if c.column == name]) for name in preset.columns}
+        about = {"preset": preset.name, "title": preset.title, "scale": self.scale, "choices": list(preset.choices)}
+        return Reproduction.model_validate(about | {"cells": cells, "spearman": orders})
 
 
-def compare(grid: Grid, scale: str, gaps: Mapping[str, str]) -> Comparison:
-    """Look at all finished runs of a grid."""
+def comparison_of(grid: Grid, scale: str, gaps: Mapping[str, str]) -> Comparison:
+    """Measure all finished runs of a grid."""
     preset = grid.preset
     return Comparison(preset, scale, [_entry(grid, cell, gaps) for cell in preset.cells], grid)
 

@@ -91,7 +91,7 @@ def of_global_model(run: Run) -> float:
     return 100 * sum(s.correct for s in scores) / max(1, sum(s.total for s in scores))
 
 
-def seconds_a_round(run: Run) -> float:
+def seconds_per_round(run: Run) -> float:
     return float(np.mean([r["seconds_training"] + r["seconds_communication"] for r in run.rounds]))
 
 
@@ -107,7 +107,7 @@ def rounds_to_best(run: Run) -> float:
     return float(best_round)
 
 
-def sent_a_round(run: Run) -> float:
+def sent_per_round(run: Run) -> float:
     """Parameters to and from one participant in a round, counted in whole models."""
     pool = run.config.data.read(data_root(run.config.data_settings.root))
     whole = _parameters(run.config, Task(tuple(pool.x.shape[1:]), pool.classes, pool.vocabulary))
@@ -138,21 +138,21 @@ MEASURES = {
     "trained": Measure(
         "millions of parameters that a client trains", "parameters (M)", trained, lower_is_better=True, needs_run=False
     ),
-    "seconds-a-round": Measure("seconds a round", "seconds a round", seconds_a_round, lower_is_better=True),
-    "minutes-a-round": Measure(
-        "minutes a round", "minutes a round", lambda run: seconds_a_round(run) / 60, lower_is_better=True
+    "seconds-per-round": Measure("seconds per round", "seconds per round", seconds_per_round, lower_is_better=True),
+    "minutes-per-round": Measure(
+        "minutes per round", "minutes per round", lambda run: seconds_per_round(run) / 60, lower_is_better=True
     ),
     "rounds-to-best": Measure("rounds to convergence", "rounds", rounds_to_best, lower_is_better=True),
     "minutes-to-best": Measure(
         "minutes to convergence",
         "minutes",
-        lambda run: seconds_a_round(run) / 60 * rounds_to_best(run),
+        lambda run: seconds_per_round(run) / 60 * rounds_to_best(run),
         lower_is_better=True,
     ),
-    "sent-a-round": Measure(
+    "sent-per-round": Measure(
         "parameters to and from a participant in a round, in whole models Σ",
         "sent (Σ)",
-        sent_a_round,
+        sent_per_round,
         lower_is_better=True,
     ),
 }

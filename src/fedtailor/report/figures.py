@@ -1,4 +1,4 @@
-"""The figures that a preset asks for, drawn from its runs."""
+"""The figures that a paper's preset asks for, drawn from its runs."""
 
 from __future__ import annotations
 
@@ -6,24 +6,205 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import torch
 from matplotlib.figure import Figure
+from torch import nn
 
 from fedtailor.experiment.config import Config
+from fedtailor.experiment.onboarding import finished_simulation
+from fedtailor.experiment.simulation import Simulation
 from fedtailor.files import replacing
+from fedtailor.learning.similarity import label_similarity
 from fedtailor.papers.comparison import Comparison
-from fedtailor.report.bars import ablation_figure, by_label_figure
-from fedtailor.report.curves import curves_and_end_figure, curves_figure, schedule_figure
-from fedtailor.report.reproduction import FULL
-from fedtailor.report.similarity import similarity_figure
-from fedtailor.report.stages import stages_figure
-from fedtailor.report.surface import surface_figure
+from fedtailor.papers.landscape import axis, surface_of
+from fedtailor.papers.measures import MEASURES
+from fedtailor.papers.reproduction import FULL
+from fedtailor.report.charts import Bars, Chart, Curve, Heat, curves
+from fedtailor.report.logged import logged_by_clients, logged_by_server
+from fedtailor.report.metric import Metric
+from fedtailor.report.pictures import panels
+from fedtailor.report.results import Result, read_result
+
+END = 0.15  # share of the rounds that a look at the end shows
+NUMBERED = 12  # up to so many clients, each cell of a similarity shows its number
+SCHEDULE = {"tau": "rounds between two aggregations, τ", "alpha_mean": "mean weight of the own head, ᾱ"}
+STAGES = {
+    "alignment_": "alignment of global features\nwith personal prototypes (cosine)",
+    "norm_spread_": "spread of feature norms",
+}
 
 
-def labels_alike_figure(comparison: Comparison) -> Figure | None:
-    """How alike the clients' labels are, in the partition that the runs share."""
+def draw_figures(comparison: Comparison, out: Path) -> list[Path]:
+    """Draw each figure as PNG and SVG with the scale below it; one whose runs are all missing is left out."""
+    drawn = []
+    for name in comparison.preset.figures:
+        figure = FIGURES[name](comparison) if any(e.values for e in comparison.entries) else None
+        if figure is not None:
+            said = f"{comparison.preset.name}. Scale: {comparison.scale or FULL}."
+            lines = textwrap.wrap(said, int(16 * figure.get_figwidth()), break_on_hyphens=False)
+            figure.supxlabel("\n".join(lines), fontsize=8, color="#555555")
+            for suffix in ("png", "svg"):
+                drawn.append(out / f"{name}.{suffix}")
+                with replacing(drawn[-1]) as draft:
+                    figure.savefig(draft, dpi=150)
+    return drawn
+
+
+def results_of(comparison: Comparison, column: str) -> dict[str, list[Result]]:
+    """The finished runs of each row."""
+    found = {row: [read_result(path) for path in comparison.folders(row, column)] for row in comparison.preset.rows}
+    return {row: runs for row, runs in found.items() if runs}
+
+
+def curves_figure(comparison: Comparison) -> Figure | None:
+    """One panel per column, one line per row."""
+    found = {name: runs for name in comparison.preset.columns if (runs := results_of(comparison, name))}
+    return panels([curves(runs, Metric(), name) for name, runs in found.items()]) if found else None
+
+
+def curves_and_end_figure(comparison: Comparison) -> Figure | None:
+    """All rounds, and the last ones closer up."""
+    column = comparison.preset.columns[0]
+    whole = curves(results_of(comparison, column), Metric(), column)
+    if not whole.marks:
+        return None
+    figure = panels([whole, curves(results_of(comparison, column), Metric(), "the last rounds")])
+    lines = [mark for mark in whole.marks if isinstance(mark, Curve)]
+    last = max(line.x[-1] for line in lines)
+    values = np.concatenate([line.y[line.x >= (1 - END) * last] for line in lines])
+    margin = 0.08 * np.ptp(values) or 0.5
+    figure.axes[1].set(xlim=((1 - END) * last, last), ylim=(values.min() - margin, values.max() + margin))
+    return figure
+
+
+def schedule_figure(comparison: Comparison) -> Figure | None:
+    """What the server logged in the runs of the first seed: one panel per name, one line per row."""
+    runs = results_of(comparison, comparison.preset.columns[0])
+    logged = {row: logged_by_server(group[0]) for row, group in runs.items()}
+    charts = []
+    for name, title in SCHEDULE.items():
+        series = {row: np.array(sorted(found[name].items())).T for row, found in logged.items() if name in found}
+        marks = [Curve(row, x, y, steps=name == "tau") for row, (x, y) in series.items()]
+        charts += [Chart("round", title, marks)] if marks else []
+    return panels(charts) if charts else None
+
+
+def ablation_figure(comparison: Comparison) -> Figure | None:
+    """One panel per column, one bar per row with its spread over seeds, and a diamond at the published number."""
+    columns = [c for c in comparison.reproduction.columns.values() if any(cell.measured is not None for cell in c)]
+    charts = []
+    for cells in columns:
+        heights, std = (np.array([getattr(c, k) or 0.0 for c in cells]) for k in ("measured", "measured_std"))
+        title = MEASURES[cells[0].measure].short + " (%)"
+        charts.append(Chart("", title, [Bars("measured", heights, std)], [c.method for c in cells], cells[0].column))
+    figure = panels(charts)
+    for axes, cells in zip(figure.axes, columns, strict=False):
+        known = [(place, c.published) for place, c in enumerate(cells) if c.published is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), "D", color="black", ms=7, mfc="white", label="published")
+            axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def stages_figure(comparison: Comparison) -> Figure | None:
+    """Three panels over the rows: accuracy, and the means over stages and clients of what they logged last."""
+    column = comparison.preset.columns[0]
+    runs = results_of(comparison, column)
+    accuracy = {e.cell.row: e.values for e in comparison.column(column) if e.values}
+    shown = {"personal accuracy (%)": accuracy}
+    for prefix, title in STAGES.items():
+        shown[title] = {row: tuple(last_logged(run, prefix) for run in group) for row, group in runs.items()}
+    charts = []
+    for title, rows in shown.items():
+        mean, std = (np.array([f(values) for values in rows.values()]) for f in (np.mean, np.std))
+        curve = Curve("", np.arange(len(mean)), mean, mean - std, mean + std)
+        charts.append(Chart("aligned by direction", title, [curve], list(rows), column))
+    return panels(charts, size=(3.8, 3.6))
+
+
+def last_logged(result: Result, prefix: str) -> float:
+    """The mean over all stages, and over clients in the round in which each last took part."""
+    series = [clients for name, clients in logged_by_clients(result).items() if name.startswith(prefix)]
+    last = [values[max(values)] for clients in series for values in clients.values()]
+    return float(np.mean(last)) if last else float("nan")
+
+
+def by_label_figure(comparison: Comparison) -> Figure | None:
+    """One client: the labels it trains on, and how its model does on every label, rows side by side."""
+    column = comparison.preset.columns[0]
+    found = {row: comparison.folders(row, column) for row in comparison.preset.rows}
+    runs = {row: [finished_simulation(path) for path in paths] for row, paths in found.items() if paths}
+    counts = next(iter(runs.values()))[0].federation.label_counts
+    client = telling_client(counts)
+    bars = [
+        Bars(row, 100 * np.mean([accuracy_by_label(s, s.personal(client)) for s in simulations], axis=0))
+        for row, simulations in runs.items()
+    ]
+    held = Chart("label", "training samples", [Bars("", counts[client])], title=f"labels of client {client}, {column}")
+    title = f"the personal model of client {client} on all clients' test samples"
+    return panels([held, Chart("label", "accuracy on the label (%)", bars, title=title)])
+
+
+def telling_client(counts: np.ndarray) -> int:
+    """The client with most labels among those that lack one, so that both few and no samples of a label can be seen."""
+    held = (counts > 0).sum(axis=1)
+    return int(np.argmax(np.where(held < counts.shape[1], held, -1)))
+
+
+@torch.inference_mode()
+def accuracy_by_label(simulation: Simulation, model: nn.Module) -> np.ndarray:
+    """The share of each label's test samples, of all clients, that the model gets right; NaN for a label without any."""
+    model.eval()
+    right, total = (torch.zeros(simulation.federation.classes, dtype=torch.float64) for _ in range(2))
+    for i, client in enumerate(simulation.federation.clients):
+        for x, y in simulation.worker.samples(client.test, (i, "test")).chunks():
+            hits = (model(x).argmax(1) == y).double().cpu()
+            right.index_add_(0, y.cpu(), hits)
+            total.index_add_(0, y.cpu(), torch.ones_like(hits))
+    return (right / total).numpy()
+
+
+def surface_figure(comparison: Comparison) -> Figure | None:
+    """Loss surfaces of all rows with one scale of heights, and how far each rises on average above its centre."""
+    column = comparison.preset.columns[0]
+    paths = {row: found[0] for row in comparison.preset.rows if (found := comparison.folders(row, column))}
+    surfaces = {row: surface_of(path) for row, path in paths.items()}
+    low, high = (f([f(s) for s in surfaces.values()]) for f in (np.nanmin, np.nanmax))
+    rows, columns = -(-len(surfaces) // 2), min(2, len(surfaces))
+    figure = Figure(figsize=(4.4 * columns, 3.9 * rows), layout="constrained")
+    a, b = np.meshgrid(axis(), axis(), indexing="ij")
+    for place, (row, losses) in enumerate(surfaces.items(), 1):
+        axes = figure.add_subplot(rows, columns, place, projection="3d")
+        axes.plot_surface(a, b, losses, cmap="cividis", vmin=low, vmax=high, lw=0.2, edgecolor="#444444")
+        rise = losses.mean() - losses[len(losses) // 2, len(losses) // 2]
+        axes.set_title(f"{row}\nmean rise {rise:.2f}", fontsize=9)
+        axes.set(zlim=(low, high), xlabel="direction 1", ylabel="direction 2", zlabel="loss")
+        axes.tick_params(labelsize=7, pad=0)
+    return figure
+
+
+def similarity_figure(comparison: Comparison) -> Figure | None:
+    """How alike the clients' labels are in the partition that the runs share."""
     preset = comparison.preset
     paths = comparison.folders(preset.rows[0], preset.columns[0])
-    return similarity_figure(Config.load(paths[0] / "config.toml").federation().label_counts) if paths else None
+    return label_similarity_figure(Config.load(paths[0] / "config.toml").federation().label_counts) if paths else None
+
+
+def label_similarity_figure(counts: np.ndarray) -> Figure:
+    """The cosine of every two clients' labels (`counts` is clients × classes), from pale (0) to dark (1)."""
+    similarity = label_similarity(torch.from_numpy(np.asarray(counts, dtype=np.float64))).numpy()
+    clients = len(similarity)
+    others = similarity[~np.eye(clients, dtype=bool)]
+    mean = f": {others.mean():.2f} on average" if len(others) else ""
+    side = float(np.clip(0.2 * clients, 3.6, 7.0))
+    heat = Heat(similarity, np.arange(clients), [], [], "similarity (cosine of label counts)")
+    title = f"How alike the labels of {clients:,} clients are{mean}"
+    figure = panels([Chart("client", "client", [heat], title=title)], size=(side + 1.1, side + 0.6))
+    for (row, column), value in np.ndenumerate(similarity if clients <= NUMBERED else np.empty((0, 0))):
+        ink, text = "white" if value > 0.55 else "#1f2933", f"{value:.2f}".removeprefix("0")
+        figure.axes[0].text(column, row, text, ha="center", va="center", fontsize=7, color=ink)
+    return figure
 
 
 FIGURES: dict[str, Callable[[Comparison], Figure | None]] = {
@@ -34,21 +215,5 @@ FIGURES: dict[str, Callable[[Comparison], Figure | None]] = {
     "ablation": ablation_figure,
     "stages": stages_figure,
     "surface": surface_figure,
-    "similarity": labels_alike_figure,
+    "similarity": similarity_figure,
 }
-
-
-def draw_figures(comparison: Comparison, out: Path) -> list[Path]:
-    """Each as PNG and SVG with the scale below it; one whose runs are all missing is left out."""
-    drawn = []
-    for name in comparison.preset.figures:
-        figure = FIGURES[name](comparison)
-        if figure is not None:
-            said = f"{comparison.preset.name}. Scale: {comparison.scale or FULL}."
-            lines = textwrap.wrap(said, int(16 * figure.get_figwidth()), break_on_hyphens=False)
-            figure.supxlabel("\n".join(lines), fontsize=8, color="#555555")
-            for suffix in ("png", "svg"):
-                drawn.append(out / f"{name}.{suffix}")
-                with replacing(drawn[-1]) as draft:
-                    figure.savefig(draft, dpi=150)
-    return drawn

@@ -1,4 +1,4 @@
-"""Which runs belong together: on the same clients, and of the same method with the same settings."""
+"""Which runs belong together: on the same clients, or of the same method with the same settings."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from fedtailor.experiment.config import CHOICES
 from fedtailor.methods import methods
 from fedtailor.report.results import Result
 
-PARTS = ("method", "data", "partition", "net")
 NO_MATTER = {"seed", "checkpoint_every", "save_models", "data.root"}  # repeat a run, or change no number of it
 
 Flat = dict[str, Any]
 
 
 def flat(config: Mapping[str, Any]) -> Flat:
-    """The config in one layer: `data` is the data set's name, `data.fraction` an option of it."""
+    """Flatten a config: `data` is the data set's name, `data.fraction` an option of it."""
     values: Flat = {}
     for key, value in config.items():
-        if key not in PARTS:
+        if key not in CHOICES:
             values[key] = value
             continue
         values[key] = Path(value["name"]).stem if key == "method" else value["name"]
@@ -32,7 +32,7 @@ def flat(config: Mapping[str, Any]) -> Flat:
 
 
 def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Runs that differ only by seed, under the method's name and, where settings differ, those that are not the method's defaults."""
+    """Group runs that differ only by seed, named by the method and, where settings differ, those that are not its defaults."""
     flats = [{k: v for k, v in flat(r.config).items() if k not in NO_MATTER} for r in results]
     groups: dict[str, list[Result]] = {}
     for result, words in zip(results, _telling(flats, {"method"}), strict=True):
@@ -43,7 +43,7 @@ def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def by_federation(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Runs whose clients hold the same samples if their seeds are equal: only these can be compared."""
+    """Group runs whose clients hold the same samples if their seeds are equal: only these can be compared."""
     named = {"data", "partition", "clients"}
     flats = [
         {k: v for k, v in flat(r.config).items() if k.partition(".")[0] in named and k not in NO_MATTER}
@@ -57,7 +57,7 @@ def by_federation(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def differing(flats: Sequence[Flat]) -> set[tuple[str, str]]:
-    """The keys whose values differ, each with what it is an option of ('' for a plain key): nets are compared with equal nets."""
+    """Return the keys whose values differ, each with what it is an option of ('' for a plain key)."""
     values: dict[tuple[str, str], list[str]] = defaultdict(list)
     members: Counter[str] = Counter()
     for one in flats:
@@ -68,20 +68,20 @@ def differing(flats: Sequence[Flat]) -> set[tuple[str, str]]:
 
 
 def _with_count(key: tuple[str, ...], runs: Sequence[Result]) -> str:
-    """The name of a federation; where the data say how many clients there are, the runs know."""
+    """Name a federation; where the data decide the number of clients, take it from the runs."""
     data, clients, *words = key
-    count = int(clients) or max(len(run.clients) for run in runs)
+    count = int(clients) or max(len(run.clients()) for run in runs)
     return ", ".join([data, *([f"{count} clients"] if count else []), *words])
 
 
 def _telling(flats: Sequence[Flat], named: set[str]) -> list[list[str]]:
-    """For each config the words that tell it from the others, but for the keys that are named anyway."""
+    """Return, for each config, the settings that tell it from the others, except keys that are named anyway."""
     apart = {place for place in differing(flats) if place[0] not in named}
     return [[f"{k}={v}" for k, v in one.items() if (k, _scope(one, k)) in apart] for one in flats]
 
 
 def _defaults(method: str) -> set[str]:
-    """What a method's options are when nobody sets them, as words; of a method from a file none is known without running it."""
+    """Return a method's default options as overrides; none for a method from a file, which would have to be run."""
     if method not in methods.classes:
         return set()
     plain = {f.name: f.default for f in fields(methods.classes[method])}
@@ -89,5 +89,5 @@ def _defaults(method: str) -> set[str]:
 
 
 def _scope(one: Flat, key: str) -> str:
-    part, dot, _ = key.partition(".")
-    return f"{part}={one[part]}" if dot else ""
+    chosen, dot, _ = key.partition(".")
+    return f"{chosen}={one[chosen]}" if dot else ""

@@ -1,4 +1,4 @@
-"""The report of a run that is under way, on a page of this machine that keeps itself up to date."""
+"""A live report of a run that is under way, served to this machine only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedtailor.report.sections import Section, sections
 
 HERE = "127.0.0.1"  # nobody else's machine can ask
 FILES = ("config.toml", "metrics.jsonl", "clients.jsonl", "status.json", "labels.json")
-PATIENCE = 10.0  # seconds for somebody to say what is wanted, and to take a page
+PATIENCE = 10.0  # seconds to send a request, and to take a page
 MOST_AT_ONCE = 32
 
 Stamp = tuple[tuple[int, int], ...]
@@ -31,7 +31,7 @@ Stamp = tuple[tuple[int, int], ...]
 
 @dataclass
 class Watched:
-    """Folders of runs, read anew only where a file has changed."""
+    """Run folders, read again only where a file has changed."""
 
     paths: Sequence[Path]
     command: str
@@ -39,7 +39,7 @@ class Watched:
     _lock: Lock = field(default_factory=Lock)
 
     def now(self) -> tuple[str, list[Section]]:
-        """The report as of now, and a stamp that changes when it does."""
+        """Return a stamp that changes with the report, and the report as of now."""
         with self._lock:
             material = load_material(self.paths, read=self._read)
             stamps = sorted((str(r.path), _stamp(r.path)) for r in material.results)
@@ -52,8 +52,8 @@ class Watched:
         return self._known[path][1]
 
 
-class Answer(BaseHTTPRequestHandler):
-    """Gives the page, and the changes it asks for; to nobody who came by another name than this machine's own."""
+class PageHandler(BaseHTTPRequestHandler):
+    """Serve the page and its changes, only to requests for this machine's own name."""
 
     timeout = PATIENCE  # for a reader that takes no more
 
@@ -63,7 +63,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        # One limit for the whole question: a byte now and then would satisfy the socket's own.
+        # One limit for the whole request: a byte now and then would satisfy the socket's own.
         self._hurry = Timer(PATIENCE, self._hang_up)
         self._hurry.daemon = True
         self._hurry.start()
@@ -111,15 +111,15 @@ class Answer(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:
-        """A line for every question would bury what the user wants to see."""
+        """Log nothing: a line per request would bury what the user wants to see."""
 
 
-class Server(ThreadingHTTPServer):
-    """Answers a few at a time; who comes while all are being answered is hung up on, and may come again."""
+class WatchServer(ThreadingHTTPServer):
+    """Answer a few requests at a time; one too many is closed, and may come again."""
 
     def __init__(self, watched: Watched, port: int) -> None:
         self._free = BoundedSemaphore(MOST_AT_ONCE)
-        super().__init__((HERE, port), partial(Answer, watched))
+        super().__init__((HERE, port), partial(PageHandler, watched))
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._free.acquire(blocking=False):
@@ -134,17 +134,17 @@ class Server(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Somebody who left in the middle is nobody's mistake; anything else is told as usual."""
+        """Ignore clients that left in the middle; report anything else as usual."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
-def serve(paths: Sequence[Path], command: str, port: int = 0) -> Server:
-    """A server, ready to be started, on this port or any free one."""
+def serve(paths: Sequence[Path], command: str, port: int = 0) -> WatchServer:
+    """Return a server, ready to be started, on this port or any free one."""
     watched = Watched(paths, command)
     watched.now()  # a folder without a run is told before anything is served
     try:
-        return Server(watched, port)
+        return WatchServer(watched, port)
     except (OSError, OverflowError) as error:
         raise FedTailorError(
             f"Port {port} cannot be used ({error}). Choose another with --port, or 0 for any."

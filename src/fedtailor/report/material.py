@@ -7,31 +7,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedtailor.errors import FedTailorError, nearest
-from fedtailor.report.beside import Reproduction, reproductions_of, scale_of
+from fedtailor.papers.reproduction import FILE, Reproduction
 from fedtailor.report.groups import by_federation, by_method
+from fedtailor.report.metric import Metric
 from fedtailor.report.results import Result, find_runs, read_run
 
 
 @dataclass(frozen=True)
 class Material:
-    """The runs, the reproductions they are part of, what is wrong with folders that could not be read, and the baseline asked for."""
+    """The runs, the reproductions they belong to (by folder), folders that could not be read, and what was asked for."""
 
     results: list[Result]
-    reproductions: list[Reproduction]
+    reproductions: dict[Path, Reproduction]
     unreadable: list[str] = field(default_factory=list)
     baseline: str = ""
+    metric: Metric = field(default_factory=Metric)
 
     @property
     def federations(self) -> dict[str, list[Result]]:
         return by_federation(self.results)
 
+    @property
+    def evaluated(self) -> list[Result]:
+        return [r for r in self.results if r.evaluated]
+
     def scale(self, results: Sequence[Result]) -> list[str]:
-        """What must be said beside every number of these runs, if they are part of a reproduction on a smaller scale."""
-        return scale_of([r.path for r in results], self.reproductions)
+        """What must stand beside every number of these runs: that they are part of a scaled-down reproduction."""
+        paths = [r.path.resolve() for r in results]
+        found = (r for folder, r in self.reproductions.items() if any(p.is_relative_to(folder) for p in paths))
+        return [r.scale_note for r in found if r.scale_note]
 
 
-def load_material(paths: Sequence[Path], baseline: str = "", read: Callable[[Path], Result] = read_run) -> Material:
-    """Read every run in and below these folders; one that cannot be read is told of, unless there is no other."""
+def load_material(
+    paths: Sequence[Path], baseline: str = "", metric: str = "", read: Callable[[Path], Result] = read_run
+) -> Material:
+    """Read every run in and below these folders; one that cannot be read is reported, unless there is no other."""
     results, unreadable = [], []
     for run in find_runs(paths):
         try:
@@ -40,9 +50,24 @@ def load_material(paths: Sequence[Path], baseline: str = "", read: Callable[[Pat
             unreadable.append(str(error))
     if not results:
         raise FedTailorError(unreadable[0])
-    material = Material(results, reproductions_of(r.path for r in results), unreadable, baseline)
-    names = [name for runs in material.federations.values() for name in by_method([r for r in runs if r.evaluated])]
-    if baseline and baseline not in names:
-        known = ", ".join(dict.fromkeys(names))
-        raise FedTailorError(f"No run is of the baseline '{baseline}'.{nearest(baseline, names)} There are: {known}.")
+    folders = {folder for r in results for folder in r.path.resolve().parents if (folder / FILE).is_file()}
+    reproductions = {folder: Reproduction.read(folder) for folder in sorted(folders)}
+    chosen = Metric(metric) if metric else next((r.metric for r in results if r.evaluated), Metric())
+    material = Material(results, reproductions, unreadable, baseline, chosen)
+    _check(material, metric)
     return material
+
+
+def _check(material: Material, metric: str) -> None:
+    """Refuse a baseline or a metric that no run has."""
+    names = [name for runs in material.federations.values() for name in by_method([r for r in runs if r.evaluated])]
+    if material.baseline and material.baseline not in names:
+        raise FedTailorError(_unknown("is of the baseline", material.baseline, names))
+    if metric and not any(r.curve_of(material.metric)[0] for r in material.evaluated):
+        columns = {c.removesuffix("_mean") for r in material.evaluated for c in r.last if c.endswith("_mean")}
+        known = sorted(c for c in columns if not c.startswith(("best_", "validation_")))
+        raise FedTailorError(_unknown("has the metric", metric, known))
+
+
+def _unknown(what: str, wanted: str, known: Sequence[str]) -> str:
+    return f"No run {what} '{wanted}'.{nearest(wanted, known)} There are: {', '.join(dict.fromkeys(known))}."

@@ -1,92 +1,164 @@
-"""Accuracy per round and per client, drawn without touching matplotlib's global state."""
+"""Charts drawn with matplotlib, without touching its global state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 from textwrap import fill
-from typing import Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedtailor.files import replacing
 from fedtailor.printable import drawable
+from fedtailor.report.charts import COLOURS, SHADES, Bars, Chart, Curve, Heat, Strip, curves, looks, strips
 from fedtailor.report.groups import by_method
+from fedtailor.report.metric import Metric
 from fedtailor.report.results import Result
 
-# Okabe and Ito's palette, distinct to the colour-blind; line styles carry the difference into grey prints.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*", "<", ">", "h")
-FEW = 8  # methods whose legend fits into the picture
-WIDEST = 26  # letters of a line of a method's name
+HATCHES = ("", "//", "..", "xx", "--", "oo")
+FEW = 8  # names whose legend fits into a panel
+WIDEST = 26  # letters per line of a name
+LABEL: dict[str, Any] = {"boxstyle": "round", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+BLUES = LinearSegmentedColormap.from_list("blues", SHADES)
 
 
-def accuracy_picture(results: Sequence[Result], path: Path) -> None:
-    """Left: the clients' mean accuracy over rounds, a band for the spread over seeds. Right: every client's own accuracy."""
-    groups = {fill(drawable(name), WIDEST): runs for name, runs in by_method(results).items()}
-    figure = Figure(figsize=(10.5, max(4.2, 2.4 + 0.24 * len(groups))), layout="constrained")
-    rounds, clients = figure.subplots(1, 2, width_ratios=(1.15, 1))
-    draw_curves(rounds, groups)
-    _strips(clients, groups)
-    if len(groups) > FEW:
-        figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=8)
-    else:
-        rounds.legend(frameon=False, fontsize=9, loc="lower right")
+def metric_picture(results: Sequence[Result], path: Path, metric: Metric | None = None) -> None:
+    """Draw the mean over clients per round (left) and every client's own value (right)."""
+    metric = metric or results[0].metric
+    groups = by_method(results)
     config = results[0].config
     data, partition, net = (config[part]["name"] for part in ("data", "partition", "net"))
-    figure.suptitle(f"{data}, {len(results[0].clients)} clients, {partition} partition, net {net}", fontsize=11)
+    clients = len(results[0].clients(metric))
+    figure = panels([curves(groups, metric), strips(groups, metric)])
+    figure.suptitle(drawable(f"{data}, {clients} clients, {partition} partition, net {net}"), fontsize=11)
+    save(figure, path)
+
+
+accuracy_picture = metric_picture  # its name when accuracy was the only metric
+
+
+def panels(charts: Sequence[Chart], size: tuple[float, float] = (5.2, 4.2)) -> Figure:
+    """Draw charts side by side, at most three per row, with one legend for all."""
+    columns = min(3, len(charts))
+    rows = math.ceil(len(charts) / columns)
+    names = max(len({mark.name for mark in chart.marks if not isinstance(mark, Heat)}) for chart in charts)
+    height = max(size[1], 2.4 + 0.24 * names)
+    figure = Figure(figsize=(size[0] * columns, height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for place, chart in enumerate(charts):
+        draw(axes[place], chart)
+    for spare in axes[len(charts) :]:
+        spare.set_visible(False)
+    entries = [dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True)) for panel in axes]
+    handles = {name: handle for panel in entries for name, handle in panel.items()}
+    if len(handles) > FEW:
+        figure.legend(handles.values(), handles, loc="outside right upper", frameon=False, fontsize=8)
+    elif len(handles) > 1:
+        home = max(range(len(axes)), key=lambda k: len(entries[k]))  # the first panel that shows them all
+        axes[home].legend(handles.values(), handles, framealpha=0.6, edgecolor="none", fontsize=8)
+    return figure
+
+
+def draw(axes: Axes, chart: Chart) -> None:
+    """Draw one chart; bars of several marks stand side by side."""
+    styles = zip(looks(), cycle(MARKERS), strict=False)
+    for place, mark in enumerate(chart.marks):
+        match mark:
+            case Curve(thin=True):
+                draw_curve(axes, mark, colour="#56B4E9", marker=".", ms=2.5, lw=0.7, alpha=0.7)
+            case Curve():
+                (colour, dash), marker = next(styles)
+                draw_curve(axes, mark, colour=colour, linestyle=dash, marker=marker)
+            case Strip():
+                _draw_strip(axes, mark, place, COLOURS[place % len(COLOURS)])
+            case Bars():
+                _draw_bars(axes, mark, place, len(chart.marks))
+            case Heat():
+                draw_heat(axes, mark)
+    axes.set(xlabel=chart.x, ylabel=chart.y)
+    axes.set_title(drawable(chart.title), fontsize=10)
+    across = any(isinstance(mark, Strip) for mark in chart.marks)
+    if not any(isinstance(mark, Heat) for mark in chart.marks):
+        axes.grid(axis="x" if across else "y", color="#dddddd", lw=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if across:
+        axes.invert_yaxis()
+    if all(isinstance(mark, Curve) and mark.steps for mark in chart.marks):
+        axes.yaxis.set_major_locator(_whole_numbers())
+    _name_places(axes, chart.names, across)
+
+
+def draw_curve(axes: Axes, curve: Curve, *, colour: str, **look: Any) -> None:
+    """Draw a line with its band; keywords are matplotlib's."""
+    every = max(1, len(curve.x) // 8)
+    style: Any = "steps-post" if curve.steps else "default"
+    options = {"lw": 1.8, "ms": 4, "markevery": every} | look
+    axes.plot(curve.x, curve.y, color=colour, label=_in_lines(curve.name), drawstyle=style, **options)
+    if curve.low is not None and curve.high is not None:
+        axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.18, lw=0)
+
+
+def draw_heat(axes: Axes, heat: Heat, bar: Axes | None = None) -> Colorbar:
+    """Draw shades from pale to dark, and their scale on `bar` or beside the axes; a cell without a value stays blank."""
+    norm = PowerNorm(0.5 if heat.by_root else 1, 0, float(np.nan_to_num(heat.values).max(initial=1)))
+    shown = np.ma.masked_invalid(heat.values)
+    image = axes.imshow(shown, cmap=BLUES, norm=norm, interpolation="nearest", aspect="auto", rasterized=True)
+    scale = axes.figure.colorbar(image, cax=bar, ax=None if bar else axes, label=heat.unit)
+    scale.outline.set_visible(False)
+    return scale
+
+
+def save(figure: Figure, path: Path) -> None:
     with replacing(path) as draft:
         figure.savefig(draft, dpi=130)
 
 
-def draw_curves(axes: Axes, groups: dict[str, list[Result]]) -> None:
-    """The clients' mean accuracy over rounds, a line for each group of runs and a band for its spread over seeds."""
-    for (name, runs), (colour, style, marker) in zip(groups.items(), looks(), strict=False):
-        steps = min((r.curve[0] for r in runs), key=len)
-        values = 100 * np.array([r.curve[1][: len(steps)] for r in runs])
-        mean, spread = values.mean(0), values.std(0)
-        every = max(1, len(steps) // 8)
-        axes.plot(steps, mean, style, color=colour, lw=1.8, label=name, marker=marker, ms=4, markevery=every)
-        if len(runs) > 1:
-            axes.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
-    plain(axes, "round", "mean accuracy of personal models (%)")
+def _draw_strip(axes: Axes, strip: Strip, place: int, colour: str) -> None:
+    """One dot per client with box and median; the dots' offsets go by rank, so the picture is the same every time."""
+    values = np.sort(strip.values)
+    axes.scatter(values, place + 0.28 * np.sin(2.4 * np.arange(len(values))), s=14, color=colour, alpha=0.6, lw=0)
+    grey: dict[str, Any] = {"boxprops": {"color": "#888888"}, "medianprops": {"color": "black"}}
+    axes.boxplot([values], positions=[place], widths=0.7, orientation="horizontal", showfliers=False, **grey)
 
 
-def _strips(axes: Axes, groups: dict[str, list[Result]]) -> None:
-    """One dot a client on its method's line, box and median behind; the dots' offsets go by rank, so the picture is the same every time."""
-    for place, (runs, colour) in enumerate(zip(groups.values(), cycle(COLOURS), strict=False)):
-        values = 100 * np.sort(np.concatenate([r.clients for r in runs]))
-        values = values[np.isfinite(values)]
-        offsets = 0.28 * np.sin(2.4 * np.arange(len(values)))
-        axes.scatter(values, place + offsets, s=14, color=colour, alpha=0.6, lw=0, zorder=2)
-        axes.boxplot(
-            [values],
-            positions=[place],
-            widths=0.7,
-            orientation="horizontal",
-            showfliers=False,
-            medianprops={"color": "black"},
-            boxprops={"color": "#888888"},
-        )
-    axes.set_yticks(range(len(groups)), list(groups))
-    for label in axes.get_yticklabels():
-        label.set_fontsize(9 if "\n" not in label.get_text() else 6)  # several lines in the room of one method
-    axes.invert_yaxis()
-    plain(axes, "accuracy of each client (%)", "", grid="x")
+def _draw_bars(axes: Axes, bars: Bars, place: int, many: int) -> None:
+    """Bars with their numbers on them, unless several stand side by side."""
+    width = 0.8 / many
+    at = np.arange(len(bars.heights)) - 0.4 + width * (place + 0.5)
+    look: dict[str, Any] = {
+        "color": COLOURS[place % len(COLOURS)],
+        "hatch": HATCHES[place % len(HATCHES)],
+        "edgecolor": "white",
+    }
+    label = bars.name if many > 1 else None
+    axes.bar(at, np.nan_to_num(bars.heights), width, yerr=bars.std, label=label, **look)
+    for x, height in zip(at, bars.heights, strict=True):
+        if bars.std is not None and np.isfinite(height):
+            axes.text(x, height / 2, f"{height:.2f}", ha="center", va="center", fontsize=9, bbox=LABEL)
 
 
-def looks() -> Iterator[tuple[str, str, str]]:
-    """Colour, line style and marker, no two alike for a while: told apart in grey and by the colour-blind."""
-    return zip(cycle(COLOURS), cycle(STYLES), cycle(MARKERS), strict=False)
+def _name_places(axes: Axes, names: Sequence[str], across: bool) -> None:
+    if names:
+        size = min(9.0, 60 / max(map(len, names)) + 5)
+        labels = [_in_lines(name) for name in names]
+        (axes.set_yticks if across else axes.set_xticks)(range(len(names)), labels, fontsize=size)
+    elif not across:
+        axes.xaxis.set_major_locator(_whole_numbers())
 
 
-def plain(axes: Axes, x: str, y: str, grid: Literal["x", "y"] = "y") -> None:
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(axis=grid, color="#dddddd", lw=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+def _whole_numbers() -> MaxNLocator:
+    return MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
+
+
+def _in_lines(name: str) -> str:
+    return fill(drawable(name), WIDEST)

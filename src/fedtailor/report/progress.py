@@ -1,4 +1,4 @@
-"""Live progress: a bar with round, accuracy and time left on a terminal, sparse lines elsewhere."""
+"""Live progress: a bar with round, metric and time left on a terminal, sparse lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 from fedtailor.experiment.callbacks import Callback, Record
+from fedtailor.report.metric import Metric
 from fedtailor.report.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -29,24 +31,24 @@ class Progress(Callback):
     def on_start(self, simulation: Simulation) -> None:
         self.label = f"{simulation.method.name} seed {simulation.protocol.seed}"
         self.steps = simulation.protocol.rounds + simulation.method.closing_steps
-        self.bar = _rounds_bar(self.console, "accuracy")
-        self.task = self.bar.add_task(self.label, total=self.steps, completed=simulation.round, accuracy="")
+        self.bar = _rounds_bar(self.console, "value")
+        self.task = self.bar.add_task(self.label, total=self.steps, completed=simulation.round, value="")
         self._said = self._began = time.monotonic()
         self._first = simulation.round
         self.bar.start()
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
         done = record["round"] + record.get("step", 0)
-        accuracy = f"accuracy {100 * record['accuracy_mean']:.2f} %" if record["accuracy_mean"] is not None else ""
+        metric = Metric(record.get("select_by") or "accuracy")
+        mean = metric.of(record, "mean")
+        value = f"{metric.title} {metric.written(np.array([mean]))} {metric.unit}".rstrip() if np.isfinite(mean) else ""
         self.bar.update(self.task, completed=done)
-        if accuracy:
-            self.bar.update(self.task, accuracy=accuracy)
+        if value:
+            self.bar.update(self.task, value=value)
         now = time.monotonic()
         if not _animated(self.console) and (done == self.steps or now - self._said >= SECONDS_BETWEEN_LINES):
             left = (now - self._began) / (done - self._first) * (self.steps - done)
-            self.console.print(
-                f"{self.label}: round {done}/{self.steps}, {accuracy}, {left:.0f} s left", soft_wrap=True
-            )
+            self.console.print(f"{self.label}: round {done}/{self.steps}, {value}, {left:.0f} s left", soft_wrap=True)
             self._said = now
 
     def on_end(self, simulation: Simulation) -> None:

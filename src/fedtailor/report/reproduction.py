@@ -1,16 +1,18 @@
-"""A reproduced table: measured beside published, for the terminal and for files."""
+"""A reproduced table: measured beside published, for the terminal, the page and files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from rich.table import Table
-from rich.text import Text
 
 from fedtailor.files import replace_text
-from fedtailor.papers.comparison import Comparison, Entry
-from fedtailor.papers.measures import MEASURES
+from fedtailor.papers.comparison import Comparison
 from fedtailor.papers.presets import Preset, presets
+from fedtailor.papers.reproduction import FILE, FULL, ReproducedCell, Reproduction, ranks
+from fedtailor.report.charts import Chart, Curve, Points
+from fedtailor.report.sheets import Sheet, as_markdown, as_rich, escape_markdown
 from fedtailor.report.tables import write_csv
 
 HEADER = ("method", "measured", "published", "difference", "rank", "published rank")
@@ -18,7 +20,6 @@ FIELDS = (
     *("column", "method", "measured", "measured_std", "seeds", "published", "published_std"),
     *("difference", "rank", "published_rank", "metric", "scale", "gap"),
 )
-FULL = "full: the paper's own protocol"
 
 
 def listing() -> Table:
@@ -31,98 +32,73 @@ def listing() -> Table:
 
 def data_sets(preset: Preset) -> list[str]:
     words = (word for cell in preset.cells for part in cell.parts for word in part.words)
-    return sorted(
-        {word.partition("=")[2] for word in words if word.startswith(("data=", "data.path=", "data.proxy="))}
-        - {"folder"}
-    )
+    named = {word.partition("=")[2] for word in words if word.startswith(("data=", "data.path=", "data.proxy="))}
+    return sorted(named - {"folder"})
 
 
 def write_tables(comparison: Comparison, out: Path) -> None:
-    replace_text(out / "table.md", as_markdown(comparison))
-    replace_text(out / "table.csv", as_csv(comparison))
-    comparison.write(out)
+    found = comparison.reproduction
+    replace_text(out / "table.md", reproduction_markdown(found))
+    replace_text(out / "table.csv", reproduction_csv(found))
+    replace_text(out / FILE, found.model_dump_json(indent=1))
 
 
 def column_tables(comparison: Comparison) -> list[Table]:
-    """One table a column, for the terminal."""
-    tables = []
-    for name in comparison.preset.columns:
-        caption = Text(_caption(comparison, name))
-        table = Table(title=Text(name), caption=caption, caption_justify="left", title_justify="left")
-        for head in HEADER:
-            table.add_column(head, justify="left" if head == "method" else "right")
-        for row in _rows(comparison, name):
-            table.add_row(*map(Text, row))
-        tables.append(table)
-    return tables
+    """One table per column, for the terminal."""
+    return [as_rich(sheet) for sheet in column_sheets(comparison.reproduction)]
 
 
-def as_markdown(comparison: Comparison) -> str:
-    preset = comparison.preset
-    lines = [f"# {preset.name}: {preset.title}", "", f"Scale: {comparison.scale or FULL}.", ""]
-    for name in preset.columns:
-        lines += [f"## {_cell(name)}", "", _line(HEADER), _line(("---",) + ("---:",) * (len(HEADER) - 1))]
-        lines += [_line(row) for row in _rows(comparison, name)]
-        lines += ["", _cell(_caption(comparison, name)), ""]
-    gaps = gaps_of(comparison)
-    if gaps:
-        lines += ["## Gaps", "", *(f"- {_cell(', '.join(where))}: {_cell(why)}" for why, where in gaps.items()), ""]
+def column_sheets(found: Reproduction) -> list[Sheet]:
+    """One sheet per column: measured and published numbers, their difference and ranks."""
+    sheets = []
+    for name, cells in found.columns.items():
+        places = [["" if r is None else str(r) for r in pair] for pair in ranks(cells)]
+        rows = [(cell.method, *_numbers(cell), *pair) for cell, pair in zip(cells, places, strict=True)]
+        order = found.spearman.get(name)
+        agreement = "" if order is None else f"Spearman's rank correlation {order:.2f}. "
+        caption = f"{agreement}Measured: {cells[0].metric}. Scale: {found.scale or FULL}."
+        sheets.append(Sheet(name, HEADER, rows, [caption]))
+    return sheets
+
+
+def reproduction_markdown(found: Reproduction) -> str:
+    lines = [f"# {found.preset}: {found.title}", "", f"Scale: {found.scale or FULL}.", ""]
+    lines += [as_markdown(sheet, level=2) for sheet in column_sheets(found)]
+    if found.gaps:
+        gaps = [f"- {escape_markdown(', '.join(where))}: {escape_markdown(why)}" for why, where in found.gaps.items()]
+        lines += ["## Gaps", "", *gaps, ""]
     lines += ["## Choices", "", "What the paper leaves open and was chosen here:", ""]
-    lines += [f"- {choice}" for choice in preset.choices]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(f"- {choice}" for choice in found.choices), ""])
 
 
-def as_csv(comparison: Comparison) -> str:
+def reproduction_csv(found: Reproduction) -> str:
     rows: list[tuple[object, ...]] = [FIELDS]
-    for name in comparison.preset.columns:
-        for entry, ranks in zip(comparison.column(name), comparison.ranks(name), strict=True):
-            cell = entry.cell
-            told = cell.number.value if cell.number else ""
-            numbers = (entry.measured, entry.measured_std, len(entry.values), told, cell.published_std)
-            about = (MEASURES[cell.measure].title, comparison.scale or FULL, entry.gap)
-            rows.append((name, cell.row, *numbers, entry.difference, *ranks, *about))
+    for name, cells in found.columns.items():
+        for cell, places in zip(cells, ranks(cells), strict=True):
+            numbers = (cell.measured, cell.measured_std, cell.seeds, cell.published_text, cell.published_std)
+            about = (cell.metric, found.scale or FULL, cell.gap)
+            rows.append((name, cell.method, *numbers, cell.difference, *places, *about))
     return write_csv(rows)
 
 
-def gaps_of(comparison: Comparison) -> dict[str, list[str]]:
-    """Each reason for a gap, with the columns (or the cells) that it leaves open."""
-    found: dict[str, list[str]] = {}
-    for entry in comparison.entries:
-        if entry.gap:
-            found.setdefault(entry.gap, []).append(f"{entry.cell.row} on {entry.cell.column}")
-    for reason, where in found.items():
-        columns = dict.fromkeys(e.cell.column for e in comparison.entries if e.gap == reason)
-        whole = [c for c in columns if all(e.gap == reason for e in comparison.column(c))]
-        found[reason] = [*whole, *(w for w in where if not any(w.endswith(f" on {c}") for c in whole))]
-    return found
+def agreement_chart(found: Reproduction) -> Chart:
+    """Measured over published, a dot per method; on the diagonal they agree."""
+    both = [cell for cell in found.cells if cell.difference is not None]
+    values = np.array([[cell.published, cell.measured] for cell in both] or [[0, 100]], dtype=float)
+    ends = np.array([values.min(), values.max()])
+    marks: list[Curve | Points] = [Curve("equal", ends, ends, thin=True)]
+    for column in found.columns:
+        cells = [cell for cell in both if cell.column == column]
+        x, y = (np.array([getattr(cell, side) for cell in cells], dtype=float) for side in ("published", "measured"))
+        std = np.array([cell.measured_std or 0 for cell in cells], dtype=float)
+        marks.append(Points(column, x, y, [cell.method for cell in cells], std))
+    return Chart("published", "measured", marks)
 
 
-def _rows(comparison: Comparison, name: str) -> list[tuple[str, ...]]:
-    pairs = zip(comparison.column(name), comparison.ranks(name), strict=True)
-    return [(entry.cell.row, *_numbers(entry), *("" if r is None else str(r) for r in ranks)) for entry, ranks in pairs]
-
-
-def _numbers(entry: Entry) -> tuple[str, str, str]:
-    digits = 3 if entry.cell.measure == "last-mean" else 2
-    cell = entry.cell
-    told = "" if cell.number is None else cell.number.value
-    told += f" ± {cell.number.std}" if cell.number and cell.number.std else ""
-    measured = "gap" if entry.measured is None else f"{entry.measured:.{digits}f}"
-    measured += "" if entry.measured_std is None else f" ± {entry.measured_std:.{digits}f}"
-    difference = "" if entry.difference is None else f"{entry.difference:+.{digits}f}"
-    return measured, told, difference
-
-
-def _caption(comparison: Comparison, name: str) -> str:
-    spearman = comparison.spearman[name]
-    order = f"Spearman's rank correlation {spearman:.2f}. " if spearman is not None else ""
-    metric = MEASURES[comparison.column(name)[0].cell.measure].title
-    return f"{order}Measured: {metric}. Scale: {comparison.scale or FULL}."
-
-
-def _line(fields: tuple[str, ...]) -> str:
-    return "| " + " | ".join(map(_cell, fields)) + " |"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+def _numbers(cell: ReproducedCell) -> tuple[str, str, str]:
+    digits = 3 if cell.measure == "last-mean" else 2
+    published = cell.published_text or ("" if cell.published is None else f"{cell.published:.{digits}f}")
+    published += "" if cell.published_std is None else f" ± {cell.published_std:.{digits}f}"
+    measured = "gap" if cell.measured is None else f"{cell.measured:.{digits}f}"
+    measured += "" if cell.measured_std is None else f" ± {cell.measured_std:.{digits}f}"
+    return measured, published, "" if cell.difference is None else f"{cell.difference:+.{digits}f}"

@@ -1,11 +1,11 @@
-"""A run, in whatever state it was left, as tables and pictures need it."""
+"""Runs read back from their folders, whatever state they were left in."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,25 +18,26 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import read_toml
 from fedtailor.experiment.draft import DRAFT
 from fedtailor.experiment.run_folder import RunFolder, read_lines
+from fedtailor.report.metric import Metric
 
 log = logging.getLogger("fedtailor")
 
 
-class _Plain(BaseModel):
+class _Checked(BaseModel):
     """What a report relies on in a file that may be damaged, or somebody else's."""
 
     model_config = ConfigDict(strict=True)
 
 
-class _Part(_Plain):
+class _Choice(_Checked):
     name: str
 
 
-class _Config(_Plain):
-    method: _Part
-    data: _Part
-    partition: _Part
-    net: _Part
+class _Config(_Checked):
+    method: _Choice
+    data: _Choice
+    partition: _Choice
+    net: _Choice
     clients: int
     seed: int
     rounds: int
@@ -45,15 +46,16 @@ class _Config(_Plain):
 Round = Annotated[int, Field(ge=0, le=10**9)]
 
 
-class _Record(_Plain):
+class _Record(_Checked):
     round: Round
     phase: str
     step: Round = 0
-    accuracy: float | None
-    accuracy_mean: float | None
-    best_accuracy: float | None
-    spread: float | None
-    worst_decile: float | None
+    select_by: str = ""
+    accuracy: float | None = None
+    accuracy_mean: float | None = None
+    best_accuracy: float | None = None
+    spread: float | None = None
+    worst_decile: float | None = None
     bytes_up: float
     bytes_down: float
     seconds_training: float = 0.0
@@ -61,7 +63,9 @@ class _Record(_Plain):
     seconds_communication: float = 0.0
 
 
-class _Line(_Plain):
+class _Line(_Checked):
+    model_config = ConfigDict(strict=True, extra="allow")
+
     round: Round
     phase: str
     logged: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], dict[str, float | None]]
@@ -70,14 +74,15 @@ class _Line(_Plain):
 
 T = TypeVar("T")
 BLOCK = 1 << 16  # bytes
+Scores = dict[str, np.ndarray]  # metric -> the last value of each client, NaN where there is none
 
 
 @dataclass(frozen=True)
 class Labels:
     """Who holds which labels: `counts` is clients × classes."""
 
-    clients: list[str]
-    labels: list[str]
+    clients: Sequence[str]
+    labels: Sequence[str]
     counts: np.ndarray
 
 
@@ -88,9 +93,24 @@ class Result:
     path: Path
     config: dict[str, Any]
     records: list[dict[str, Any]]
-    clients: np.ndarray  # last accuracy of each client, NaN where there is none
+    scores: Scores
     state: str
     command: str = ""
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that selects and ranks."""
+        return Metric(self.records[-1].get("select_by") or "accuracy") if self.records else Metric()
+
+    def clients(self, metric: Metric | None = None) -> np.ndarray:
+        """The last value of each client; NaN where there is none."""
+        return self.scores.get((metric or self.metric).name, np.array([]))
+
+    @property
+    def client_names(self) -> Sequence[str]:
+        count = len(self.clients())
+        known = self.labels.clients if self.labels else ()
+        return known if len(known) == count else [f"client {i}" for i in range(count)]
 
     @property
     def method(self) -> str:
@@ -106,7 +126,7 @@ class Result:
 
     @property
     def rounds(self) -> int:
-        """Rounds that were carried out."""
+        """The last round that was carried out."""
         return self.records[-1]["round"] if self.records else 0
 
     @property
@@ -115,7 +135,13 @@ class Result:
 
     @cached_property
     def evaluated(self) -> list[dict[str, Any]]:
-        return [r for r in self.records if r["accuracy"] is not None]
+        """The records with a value of the selecting metric."""
+        return [r for r in self.records if np.isfinite(self.metric.of(r, "mean"))]
+
+    @property
+    def validated(self) -> bool:
+        """Whether the best round was chosen on validation samples."""
+        return any(name.startswith("validation_") for name in self.last)
 
     @cached_property
     def bytes_per_round(self) -> float:
@@ -124,8 +150,7 @@ class Result:
 
     @cached_property
     def seconds(self) -> float:
-        activities = [key for key in self.records[0] if key.startswith("seconds_")]
-        return sum(record[activity] for record in self.records for activity in activities)
+        return sum(value for r in self.records for name, value in r.items() if name.startswith("seconds_"))
 
     @property
     def seconds_per_round(self) -> float:
@@ -133,13 +158,17 @@ class Result:
 
     @property
     def curve(self) -> tuple[list[int], list[float]]:
-        """Steps (rounds, then closing steps) and the clients' mean accuracy at each."""
-        steps = [r["round"] + r.get("step", 0) for r in self.evaluated]
-        return steps, [r["accuracy_mean"] for r in self.evaluated]
+        return self.curve_of(self.metric)
+
+    def curve_of(self, metric: Metric) -> tuple[list[int], list[float]]:
+        """Steps (rounds, then closing steps) and the mean over clients at each."""
+        values = {r["round"] + r.get("step", 0): metric.of(r, "mean") for r in self.records}
+        known = {step: value for step, value in values.items() if np.isfinite(value)}
+        return list(known), list(known.values())
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
-        """Of clients.jsonl: what the clients scored and logged. They are many, so they are read when they are asked for."""
+        """The lines of clients.jsonl: what clients scored and logged. Read on demand, since they are many."""
         file = RunFolder(self.path).clients
         return _checked(read_lines(file), list[_Line], file)
 
@@ -164,7 +193,7 @@ def read_run(path: Path) -> Result:
     records = _checked(read_lines(folder.metrics), list[_Record], folder.metrics)
     if damaged := folder.damage():
         log.warning("'%s' is not what it was when the run was finished: edited or damaged.", path / damaged)
-    return Result(path, config, records, _last_accuracies(folder.clients), folder.state, folder.command)
+    return Result(path, config, records, _last_scores(folder.clients), folder.state, folder.command)
 
 
 def read_result(path: Path) -> Result:
@@ -176,7 +205,7 @@ def read_result(path: Path) -> Result:
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """The run folders among these folders and below them, each once."""
+    """Return the run folders among these folders and below them, each once."""
     found: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
@@ -194,24 +223,28 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_results(path: Path) -> list[Result]:
-    """The run in a folder, or all runs of a comparison."""
+    """Read the run in a folder, or all runs of a comparison."""
     return [read_result(run) for run in find_runs([path])]
 
 
-def _last_accuracies(path: Path) -> np.ndarray:
-    """Of the last evaluation. The file is read from its end: thousands of rounds need not be parsed for one."""
+def _last_scores(path: Path) -> Scores:
+    """Read the last evaluation. Reads the file backwards, so its cost does not grow with the number of rounds."""
     for line in _backwards(path) if path.exists() else ():
         try:
-            accuracies = _Line.model_validate_json(line).accuracy
+            read = _Line.model_validate_json(line)
         except ValidationError:
             continue  # cut short by a kill
-        if accuracies is not None:
-            return np.array([np.nan if a is None else a for a in accuracies], dtype=float)
-    return np.array([])
+        lists = {name: values for name, values in read if isinstance(values, list)}
+        if lists:
+            return {
+                k: np.array([v if isinstance(v, int | float) else np.nan for v in values])
+                for k, values in lists.items()
+            }
+    return {}
 
 
 def _checked(read: T, kind: Any, file: Path) -> T:
-    """What was read, if it has what a report needs of it."""
+    """Return what was read if it has what a report needs."""
     try:
         TypeAdapter(kind).validate_python(read)
     except ValidationError as error:
@@ -222,7 +255,7 @@ def _checked(read: T, kind: Any, file: Path) -> T:
 
 
 def _backwards(path: Path) -> Iterator[bytes]:
-    """The lines of a file, last first."""
+    """Yield the lines of a file, last first."""
     with path.open("rb") as file:
         end, rest = file.seek(0, os.SEEK_END), b""
         while end > 0:

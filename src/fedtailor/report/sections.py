@@ -5,49 +5,60 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from fedtailor.report.beside import Reproduction, reproduction_chart, reproduction_sheet
-from fedtailor.report.charts.clients import client_boxes, client_heat, label_heat
-from fedtailor.report.charts.rounds import curves
-from fedtailor.report.charts.style import MOST_COLUMNS, Chart
-from fedtailor.report.charts.tradeoffs import costs, fairness
+import numpy as np
+
+from fedtailor.papers.reproduction import Reproduction
+from fedtailor.report import charts, tables
 from fedtailor.report.groups import by_method
+from fedtailor.report.interactive import plotly_chart
 from fedtailor.report.material import Material
-from fedtailor.report.parameters import common_parameters, differing_parameters
+from fedtailor.report.metric import Statistic
+from fedtailor.report.reproduction import agreement_chart, column_sheets
 from fedtailor.report.results import Result
-from fedtailor.report.sheets import Sheet, as_html, escape_html
+from fedtailor.report.sheets import Sheet
 from fedtailor.report.significance import against, choose_baseline
-from fedtailor.report.tables import MEAN, comparison_sheet, stand
+
+CHANCE = 0.05
+FEW_RUNS = 12  # whose table stands open
+CURVES = (
+    "Mean over the clients' own models. A click on a name in the legend hides a method, a double click leaves it alone; "
+    "bands are ± one standard deviation over runs."
+)
+STRIPS = "Last evaluation, every client on its own test samples; the clients of all seeds together."
+FAIRNESS = (
+    "Mean over the tenth of clients that fare worst, and the standard deviation over clients; bars are ± one over runs."
+)
+COSTS = (
+    "All clients together, both ways; seconds of training, evaluation and communication on the machine of the run. "
+    "Filled dots lie on the front: nothing is better at their cost or a lower one."
+)
+NO_LABELS = "These runs have no labels.json: their task has no classes, or they were made before it was written."
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, words and tables as HTML, and charts below them; `level` is that of the heading."""
+    """A heading of some level, paragraphs (style, text), tables, commands to show, and charts below them."""
 
     id: str
     title: str
-    html: str = ""
-    charts: Sequence[Chart] = ()
+    words: Sequence[tuple[str, str]] = ()
+    sheets: Sequence[Sheet] = ()
+    folded: Sequence[Sheet] = ()
+    commands: Sequence[tuple[str, Sequence[str]]] = ()
+    charts: Sequence[dict[str, Any]] = ()
     level: int = 2
 
 
 def sections(material: Material, command: str) -> list[Section]:
     """The whole report in the order it is read."""
-    federations = material.federations
     return [
         _head(material),
-        *(_reproduction(k, r) for k, r in enumerate(material.reproductions)),
-        *(s for k, title in enumerate(federations) for s in _federation(f"f{k}", title, material)),
+        *(_reproduction(f"r{k}", found) for k, found in enumerate(material.reproductions.values())),
+        *(s for k, title in enumerate(material.federations) for s in _federation(f"f{k}", title, material)),
         _parameters(material),
         _runs(material, command),
-    ]
-
-
-def comparison_sheets(material: Material) -> list[Sheet]:
-    """The comparison of each federation."""
-    return [
-        comparison_sheet(title, runs, material.baseline, material.scale(runs))
-        for title, runs in material.federations.items()
     ]
 
 
@@ -59,121 +70,96 @@ def _head(material: Material) -> Section:
     runs = f"{len(results)} run" + ("s" if len(results) > 1 else "")
     unfinished = Counter(r.state for r in results if not r.finished)
     told = "; ".join(f"{count} {state}" for state, count in unfinished.items())
-    lines = [
-        _paragraph(f"{runs}: {', '.join(methods)}.", "lead"),
-        *([_paragraph(f"Not every run is finished: {told}. See “Runs” below.", "warning")] if told else []),
-        *(_paragraph(f"Left out: {problem}", "warning") for problem in material.unreadable),
+    words = [
+        ("lead", f"{runs}: {', '.join(methods)}."),
+        *([("warning", f"Not every run is finished: {told}. See “Runs” below.")] if told else []),
+        *(("warning", f"Left out: {problem}") for problem in material.unreadable),
     ]
-    return Section("head", f"{who} on {', '.join(data)}", "".join(lines), level=1)
+    return Section("head", f"{who} on {', '.join(data)}", words, level=1)
 
 
-def _reproduction(number: int, reproduction: Reproduction) -> Section:
-    sheet = reproduction_sheet(reproduction)
-    title = f"Published and measured: {sheet.title}"
-    return Section(f"r{number}", title, as_html(sheet), [reproduction_chart(reproduction)])
+def _reproduction(mark: str, found: Reproduction) -> Section:
+    words = [("note scale", found.scale_note)] if found.scale_note else []
+    words += [("note", f"Left open by the paper, and chosen: {' '.join(found.choices)}")] if found.choices else []
+    title = f"Published and measured: {found.title}"
+    return Section(mark, title, words, column_sheets(found), charts=[plotly_chart(agreement_chart(found))])
 
 
 def _federation(mark: str, title: str, material: Material) -> list[Section]:
+    """The comparison of runs on the same clients, then their charts."""
     runs = material.federations[title]
-    scale = "".join(_paragraph(sentence, "note scale") for sentence in material.scale(runs))
-    sheet = comparison_sheet(title, runs, material.baseline, material.scale(runs))
-    opening = Section(f"{mark}-comparison", title, _lead(runs) + as_html(sheet))
-    evaluated = [r for r in runs if r.evaluated]
-    if not evaluated:
-        return [opening]
-    groups = by_method(evaluated)
-    same_seed, seed = _of_one_seed(groups)
-    labels = next((r.labels for r in runs if r.seed == seed and r.labels), None)
-    many = len(next(iter(same_seed.values())).clients) > MOST_COLUMNS
-    some = f" Of the many clients up to {MOST_COLUMNS:,} are shown, evenly chosen." if many else ""
-
-    def part(name: str, heading: str, words: str, charts: Sequence[Chart]) -> Section:
-        return Section(f"{mark}-{name}", heading, _paragraph(words) + scale, charts, level=3)
-
-    return [
-        opening,
-        part("rounds", "Accuracy over rounds", CURVES, [curves(groups)]),
-        part("clients", "Accuracy of each client", BOXES, [client_boxes(groups)]),
-        part(
-            "heat",
-            "Clients under each method",
-            f"Seed {seed}: who gains and who loses.{some}",
-            [client_heat(same_seed)],
-        ),
-        part(
-            "labels",
-            "Who holds which labels",
-            f"Training samples by client and class, seed {seed}.{some}",
-            [label_heat(labels)],
-        )
-        if labels
-        else part("labels", "Who holds which labels", NO_LABELS, []),
-        part("fairness", "Fairness", FAIRNESS, fairness(groups)),
-        part("cost", "What accuracy costs", COSTS, costs(groups)),
-    ]
-
-
-CHANCE = 0.05
-FEW_RUNS = 12  # whose table stands open
-CURVES = (
-    "Mean accuracy of the clients' own models. A click on a name in the legend hides a method, a double click leaves it alone; "
-    "bands are ± one standard deviation over runs."
-)
-BOXES = "Last evaluation, every client on its own test samples; the clients of all seeds together."
-FAIRNESS = "Mean accuracy of the tenth of clients that fare worst, and the standard deviation over clients; bars are ± one over runs."
-COSTS = (
-    "All clients together, both ways; seconds of training, evaluation and communication on the machine of the run. "
-    "Filled dots lie on the front: nothing is better at their cost or a lower one."
-)
-NO_LABELS = "These runs have no labels.json: they were made before it was written."
-
-
-def _lead(runs: Sequence[Result]) -> str:
-    """Who does best, and whether that means anything."""
     groups = by_method([r for r in runs if r.evaluated])
+    sheet = tables.comparison_sheet(title, runs, material)
+    scale = [("note scale", sentence) for sentence in material.scale(runs)]
+    found = [Section(f"{mark}-comparison", title, _lead(groups, material), [sheet])]
+    known = {name: g for name, g in groups.items() if all(np.isfinite(material.metric.of(r.last, "mean")) for r in g)}
+    for name, (heading, words, shown) in (_charts(known, material) if known else {}).items():
+        drawn = [plotly_chart(chart) for chart in shown]
+        found.append(Section(f"{mark}-{name}", heading, [("words", words), *scale], charts=drawn, level=3))
+    return found
+
+
+def _charts(groups: dict[str, list[Result]], material: Material) -> dict[str, tuple[str, str, list[charts.Chart]]]:
+    """Heading, text and charts of each section below a comparison."""
+    metric = material.metric
+    one, seed = charts.of_one_seed(groups)
+    labels = next((r.labels for r in one.values() if r.labels), None)
+    most = charts.MOST_COLUMNS
+    many = max(len(run.clients(metric)) for run in one.values()) > most
+    some = f" Of the many clients up to {most:,} are shown, evenly chosen." if many else ""
+    better = "lower" if metric.lower_is_better else "higher"
+    fairness: dict[str, Statistic] = {
+        metric.axis("worst decile") + f", {better} is fairer": "worst",
+        metric.axis("spread of clients") + ", lower is fairer": "spread",
+    }
+
+    def each(aspect: tables.Aspect) -> list[np.ndarray]:
+        return [aspect.numbers(runs) for runs in groups.values()]
+
+    spreads = [charts.dots(groups, metric, t, each(tables.aspect(metric, s))) for t, s in fairness.items()]
+    costs = [charts.tradeoff(groups, metric, cost.title, each(cost)) for cost in (tables.BYTES, tables.PACE)]
+    held = f"Training samples by client and class, seed {seed}.{some}" if labels else NO_LABELS
+    gains = f"Seed {seed}: who gains and who loses.{some}"
+    return {
+        "rounds": (f"{metric.heading} over rounds", CURVES, [charts.curves(groups, metric)]),
+        "clients": (f"{metric.heading} of each client", STRIPS, [charts.strips(groups, metric)]),
+        "heat": ("Clients under each method", gains, [charts.client_heat(one, metric)]),
+        "labels": ("Who holds which labels", held, [charts.label_heat(labels)] if labels else []),
+        "fairness": ("Fairness", FAIRNESS, spreads),
+        "cost": (f"What {metric.title} costs", COSTS, costs),
+    }
+
+
+def _lead(groups: dict[str, list[Result]], material: Material) -> list[tuple[str, str]]:
+    """Who does best, and whether that means anything."""
     if len(groups) < 2:
-        return ""
-    best = choose_baseline(groups)
-    verdicts = against(groups, best)
+        return []
+    metric = material.metric
+    best = choose_baseline(groups, metric)
+    verdicts = against(groups, best, metric)
     clear = sum(verdict.p < CHANCE for verdict in verdicts.values())
     told = f" {clear} of {len(verdicts)} others differ from it at p < {CHANCE}." if verdicts else ""
-    among = "" if all(r.finished for r in runs) else " of the finished methods"
-    return _paragraph(f"Highest mean accuracy of clients{among}: {best}, {MEAN.cell(groups[best])} %.{told}")
-
-
-def _of_one_seed(groups: dict[str, list[Result]]) -> tuple[dict[str, Result], int]:
-    """The runs of the seed that most methods have: the clients of two seeds are not the same."""
-    seed = Counter(s for runs in groups.values() for s in {r.seed for r in runs}).most_common(1)[0][0]
-    return {name: r for name, runs in groups.items() for r in runs if r.seed == seed}, seed
+    among = "" if all(r.finished for runs in groups.values() for r in runs) else " of the finished methods"
+    extreme = "Lowest" if metric.lower_is_better else "Highest"
+    value = " ".join(filter(None, (tables.aspect(metric, "mean").cell(groups[best]), metric.unit)))
+    return [("words", f"{extreme} mean {metric.title} of clients{among}: {best}, {value}.{told}")]
 
 
 def _parameters(material: Material) -> Section:
-    common = as_html(common_parameters(material.results))
-    differing = as_html(differing_parameters(material.results))
-    return Section("parameters", "Hyper-parameters", differing + _folded("Common to all runs", common))
+    sheets = [f(material.results) for f in (tables.differing_parameters, tables.common_parameters)]
+    return Section("parameters", "Hyper-parameters", sheets=sheets[:1], folded=sheets[1:])
 
 
 def _runs(material: Material, command: str) -> Section:
+    mean = tables.aspect(material.metric, "mean")
     rows = [
-        (str(r.path), r.method, str(r.seed), stand(r), MEAN.cell([r]) if r.evaluated else "—")
+        (str(r.path), r.method, str(r.seed), tables.progress_of(r), mean.cell([r]) if r.evaluated else "—")
         for r in sorted(material.results, key=lambda r: r.finished)
     ]
-    sheet = as_html(Sheet("Runs", ("folder", "method", "seed", "state", MEAN.title), rows, left=4))
-    if len(rows) > FEW_RUNS and all(r.finished for r in material.results):
-        sheet = _folded(f"{len(rows)} runs, all finished", sheet)
-    commands = "".join(_code(line) for line in dict.fromkeys(r.command for r in material.results if r.command))
-    made = f"<p>The runs were made with</p>{commands}" if commands else ""
-    again = _paragraph("Each folder's config.toml runs again as it is: fedtailor run FOLDER/config.toml", "note")
-    return Section("runs", "Runs", f"{sheet}{made}{again}<p>and this page with</p>{_code(command)}")
-
-
-def _paragraph(words: str, style: str = "words") -> str:
-    return f'<p class="{style}">{escape_html(words)}</p>'
-
-
-def _folded(summary: str, html: str) -> str:
-    return f"<details><summary>{escape_html(summary)}</summary>{html}</details>"
-
-
-def _code(line: str) -> str:
-    return f'<pre class="scroll"><code>{escape_html(line)}</code></pre>'
+    long = len(rows) > FEW_RUNS and all(r.finished for r in material.results)
+    title = f"{len(rows)} runs, all finished" if long else "Runs"
+    sheets = [Sheet(title, ("folder", "method", "seed", "state", mean.title), rows, left=4)]
+    made = list(dict.fromkeys(r.command for r in material.results if r.command))
+    again = "Each folder's config.toml runs again as it is: fedtailor run FOLDER/config.toml. This page was made with"
+    commands = [*([("The runs were made with", made)] if made else []), (again, [command])]
+    return Section("runs", "Runs", sheets=[] if long else sheets, folded=sheets if long else [], commands=commands)

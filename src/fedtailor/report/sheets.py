@@ -1,4 +1,4 @@
-"""A table of words, as HTML, Markdown or LaTeX in which nothing a user wrote is markup."""
+"""A table of text, as HTML, Markdown, LaTeX or for the terminal, in which nothing a user wrote is markup."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import fill
+
+from rich.table import Table
+from rich.text import Text
 
 from fedtailor.printable import printable
 
@@ -24,11 +28,12 @@ LATEX = {
     "−": "$-$",
     "—": "---",
 }
+WIDEST = 22  # letters per line of a name in the terminal
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A titled table; the first `left` columns hold words and stand at the left, the others numbers; notes stand below."""
+    """A titled table; the first `left` columns hold text, the others numbers; notes stand below."""
 
     title: str
     header: Sequence[str]
@@ -37,59 +42,41 @@ class Sheet:
     left: int = 1
     strong: str = ""  # the first cell of the row to set in bold
 
-
-def as_html(sheet: Sheet) -> str:
-    """A table that scrolls sideways on a narrow screen, with its notes; the title is left to the page."""
-    head = "".join(f"<th{_side(sheet, k)}>{escape_html(text)}</th>" for k, text in enumerate(sheet.header))
-    body = "".join(
-        f"<tr{' class=strong' if sheet.strong and row[0] == sheet.strong else ''}>"
-        + "".join(f"<td{_side(sheet, k)}>{escape_html(text)}</td>" for k, text in enumerate(row))
-        + "</tr>"
-        for row in sheet.rows
-    )
-    notes = "".join(f'<p class="note">{escape_html(note)}</p>' for note in sheet.notes)
-    if not sheet.rows:
-        return notes
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="scroll" tabindex="0">{table}</div>{notes}'
+    def is_strong(self, row: Sequence[str]) -> bool:
+        return bool(self.strong) and row[0] == self.strong
 
 
-def as_markdown(sheet: Sheet) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cells) + " |"
-
-    rules = ["---" if k < sheet.left else "---:" for k in range(len(sheet.header))]
-    rows = [
-        [f"**{t}**" if sheet.strong and row[0] == sheet.strong and t else t for t in map(escape_markdown, row)]
-        for row in sheet.rows
-    ]
-    table = [line([escape_markdown(t) for t in sheet.header]), line(rules), *map(line, rows)]
+def as_markdown(sheet: Sheet, level: int = 3) -> str:
+    rows = [[f"**{t}**" if sheet.is_strong(r) and t else t for t in map(escape_markdown, r)] for r in sheet.rows]
+    rule = ["---" if k < sheet.left else "---:" for k in range(len(sheet.header))]
+    lines = [f"| {' | '.join(cells)} |" for cells in ([escape_markdown(t) for t in sheet.header], rule, *rows)]
     notes = [text for note in sheet.notes for text in ("", escape_markdown(note))]
-    return "\n".join([f"### {escape_markdown(sheet.title)}", "", *table, *notes, ""])
+    return "\n".join([f"{'#' * level} {escape_markdown(sheet.title)}", "", *lines, *notes, ""])
 
 
 def as_latex(sheet: Sheet) -> str:
     """A table of the package booktabs."""
-    columns = "".join("l" if k < sheet.left else "r" for k in range(len(sheet.header)))
-    rows = [
-        " & ".join(rf"\textbf{{{t}}}" if sheet.strong and row[0] == sheet.strong else t for t in map(escape_latex, row))
-        for row in sheet.rows
-    ]
+    import pandas as pd  # slow to import
+
+    rows = [[rf"\textbf{{{t}}}" if sheet.is_strong(r) else t for t in map(escape_latex, r)] for r in sheet.rows]
     caption = " ".join(escape_latex(text if text.endswith(".") else f"{text}.") for text in (sheet.title, *sheet.notes))
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{caption}}}",
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        " & ".join(map(escape_latex, sheet.header)) + r" \\",
-        r"\midrule",
-        *(row + r" \\" for row in rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    columns = "l" * sheet.left + "r" * (len(sheet.header) - sheet.left)
+    table = pd.DataFrame(rows, columns=[escape_latex(text) for text in sheet.header])
+    text: str = table.to_latex(index=False, escape=False, caption=caption, column_format=columns)
+    return text.replace(r"\begin{table}", "\\begin{table}\n\\centering", 1)
+
+
+def as_rich(sheet: Sheet) -> Table:
+    """A table for the terminal; a long name is broken over lines, so that there is room for the numbers."""
+    caption = Text("\n".join(sheet.notes)) if sheet.notes else None
+    title = Text(sheet.title) if sheet.title else None
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    for k, name in enumerate(sheet.header):
+        table.add_column(Text(name), justify="left" if k < sheet.left else "right", no_wrap=k == 0)
+    for name, *cells in sheet.rows:
+        lines = fill(printable(name), WIDEST, break_long_words=False, break_on_hyphens=False)
+        table.add_row(Text(lines), *(Text(printable(cell)) for cell in cells))
+    return table
 
 
 def escape_html(text: object) -> str:
@@ -97,7 +84,7 @@ def escape_html(text: object) -> str:
 
 
 def escape_markdown(text: object) -> str:
-    """Angle brackets and ampersands as entities, every other sign that Markdown may take as its own behind a backslash."""
+    """Angle brackets and ampersands become entities, every other sign of Markdown gets a backslash."""
     entities = html.escape(one_line(text), quote=False)
     return re.sub(r"([\\`*_{}\[\]#|~!$])", r"\\\1", entities)
 
@@ -108,7 +95,3 @@ def escape_latex(text: object) -> str:
 
 def one_line(text: object) -> str:
     return printable(" ".join(str(text).split()))
-
-
-def _side(sheet: Sheet, column: int) -> str:
-    return ' class="left"' if column < sheet.left else ""

@@ -8,10 +8,11 @@ from typing import Literal
 
 import numpy as np
 
+from fedtailor.report.metric import Metric
 from fedtailor.report.results import Result
 
 TESTS = {
-    "seeds": "paired t-test of the clients' mean accuracy over seeds (equal seeds deal the same samples to the same clients)",
+    "seeds": "paired t-test of the mean over clients, paired by seed (equal seeds deal the same samples to the same clients)",
     "clients": "Wilcoxon signed-rank test, paired over the clients of one seed: it tells whether these clients fare differently, "
     "not whether another seed would agree",
 }
@@ -29,31 +30,37 @@ class Verdict:
         return ("p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}") + f" ({self.n} {self.over})"
 
 
-def choose_baseline(groups: Mapping[str, Sequence[Result]], wanted: str = "") -> str:
-    """The one asked for, if it is there; else the finished one whose clients do best on average (of any, if none is finished)."""
+def choose_baseline(groups: Mapping[str, Sequence[Result]], metric: Metric, wanted: str = "") -> str:
+    """Return the wanted method if it is there, else the best finished one (the best of any if none is finished)."""
     if wanted in groups:
         return wanted
     finished = {name: runs for name, runs in groups.items() if all(r.finished for r in runs)}
-    return max(finished or groups, key=lambda name: float(np.mean([r.last["accuracy_mean"] for r in groups[name]])))
+    sign = -1 if metric.lower_is_better else 1
+
+    def standing(name: str) -> float:
+        mean = sign * float(np.mean([metric.of(r.last, "mean") for r in groups[name]]))
+        return mean if np.isfinite(mean) else -np.inf
+
+    return max(finished or groups, key=standing)
 
 
-def against(groups: Mapping[str, Sequence[Result]], baseline: str) -> dict[str, Verdict]:
-    """The verdict on each method that can be paired with the baseline; only finished runs count."""
-    best = groups[baseline]
-    raw = {name: compare(runs, best) for name, runs in groups.items() if name != baseline}
+def against(groups: Mapping[str, Sequence[Result]], baseline: str, metric: Metric) -> dict[str, Verdict]:
+    """Test every method that can be paired with the baseline; only finished runs count."""
+    raw = {name: paired_test(runs, groups[baseline], metric) for name, runs in groups.items() if name != baseline}
     return holm({name: verdict for name, verdict in raw.items() if verdict is not None})
 
 
-def compare(one: Sequence[Result], other: Sequence[Result]) -> Verdict | None:
-    """Over the seeds both have or, where that is one only, over its clients; None if there is nothing to pair."""
+def paired_test(one: Sequence[Result], other: Sequence[Result], metric: Metric) -> Verdict | None:
+    """Test over the seeds that both have or, if that is one, over its clients; None if there is nothing to pair."""
     left, right = ({r.seed: r for r in runs if r.finished} for runs in (one, other))
     seeds = sorted(left.keys() & right.keys())
     if len(seeds) > 1:
-        means = np.array([[side[s].last["accuracy_mean"] for s in seeds] for side in (left, right)])
-        return Verdict(_t_test(means[0] - means[1]), len(seeds), "seeds")
-    if not seeds or len(left[seeds[0]].clients) != len(right[seeds[0]].clients):
+        gaps = np.array([metric.of(left[s].last, "mean") - metric.of(right[s].last, "mean") for s in seeds])
+        return Verdict(_t_test(gaps), len(seeds), "seeds") if np.isfinite(gaps).all() else None
+    sides = [side[seed].clients(metric) for seed in seeds for side in (left, right)]
+    if not sides or len(sides[0]) != len(sides[1]):
         return None
-    gaps = left[seeds[0]].clients - right[seeds[0]].clients
+    gaps = sides[0] - sides[1]
     gaps = gaps[np.isfinite(gaps)]
     return Verdict(_signed_rank(gaps), len(gaps), "clients") if len(gaps) > 1 else None
 

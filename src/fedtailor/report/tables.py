@@ -1,4 +1,4 @@
-"""The comparison table, for the terminal and for files."""
+"""The comparison of methods: its columns, and the table for terminal, page and files."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import fill
 
 import numpy as np
 from rich.table import Table
 
 from fedtailor.printable import cell
-from fedtailor.report.groups import by_method
+from fedtailor.report.groups import by_method, differing, flat
 from fedtailor.report.material import Material
+from fedtailor.report.metric import Metric, Statistic
 from fedtailor.report.results import Result
-from fedtailor.report.sheets import Sheet
+from fedtailor.report.sheets import Sheet, as_rich
 from fedtailor.report.significance import TESTS, Verdict, against, choose_baseline
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A column: what it is called, a run's number, and how the numbers of several seeds are written."""
+class Aspect:
+    """A column of the comparison: its title, a run's number, and how the numbers of several seeds are written."""
 
     title: str
     of: Callable[[Result], float]
@@ -35,95 +35,124 @@ class Measure:
 
 
 def readable_bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
-    raise AssertionError
+    return f"{count:.1f} GB"
 
 
-def _percent(values: np.ndarray) -> str:
-    numbers = 100 * values
-    return f"{numbers.mean():.2f} ± {numbers.std():.2f}" if len(numbers) > 1 else f"{numbers[0]:.2f}"
+BYTES = Aspect("bytes per round", lambda r: r.bytes_per_round, lambda v: readable_bytes(float(v.mean())))
+PACE = Aspect("seconds per round", lambda r: r.seconds_per_round, lambda v: f"{v.mean():.3g}")
+SECONDS = Aspect("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
 
 
-def _bytes(values: np.ndarray) -> str:
-    return readable_bytes(float(values.mean()))
+def aspect(metric: Metric, statistic: Statistic, *, validated: bool = False) -> Aspect:
+    """A statistic of a metric at the last evaluation."""
+    titles: dict[Statistic, str] = {
+        "mean": f"{metric.title} (mean of clients)",
+        "pooled": f"{metric.title} (pooled)",
+        "best": f"best round (chosen on {'validation' if validated else 'test'} data)",
+        "worst": "worst decile",
+        "spread": "spread of clients",
+    }
+    return Aspect(titles[statistic], lambda r: metric.of(r.last, statistic), metric.written)
 
 
-MEAN = Measure("accuracy (mean of clients)", lambda r: r.last["accuracy_mean"], _percent)
-POOLED = Measure("accuracy (pooled)", lambda r: r.last["accuracy"], _percent)
-BEST = Measure("best round (pooled)", lambda r: r.last["best_accuracy"], _percent)
-WORST = Measure("worst decile", lambda r: r.last["worst_decile"], _percent)
-SPREAD = Measure("spread of clients", lambda r: r.last["spread"], _percent)
-BYTES = Measure("bytes per round", lambda r: r.bytes_per_round, _bytes)
-PACE = Measure("seconds per round", lambda r: r.seconds_per_round, lambda v: f"{v.mean():.3g}")
-SECONDS = Measure("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
-
-BRIEF = (MEAN, BEST, WORST, BYTES, SECONDS)  # what a terminal has room for
-FULL = (MEAN, POOLED, BEST, WORST, SPREAD, BYTES, PACE)
-HEADER = ("method", *(measure.title for measure in BRIEF))
-WIDEST = 22  # a method in the terminal
+def aspects(results: Sequence[Result], metric: Metric, *, brief: bool) -> list[Aspect]:
+    """The columns of a comparison; a terminal has room for the brief ones."""
+    validated = bool(results) and all(r.validated for r in results)
+    wanted: tuple[Statistic, ...] = (
+        ("mean", "best", "worst") if brief else ("mean", "pooled", "best", "worst", "spread")
+    )
+    return [*(aspect(metric, s, validated=validated) for s in wanted), BYTES, SECONDS if brief else PACE]
 
 
-def comparison_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """One row a method: percentages with ± std over seeds, bytes both ways, seconds of training, evaluation and communication."""
-    return [(name, *(measure.cell(runs) for measure in BRIEF)) for name, runs in by_method(results).items()]
+def brief_sheet(results: Sequence[Result], title: str = "", metric: Metric | None = None) -> Sheet:
+    """One row per method: the metric ± std over seeds, bytes both ways, seconds of the whole run."""
+    columns = aspects(results, metric or results[0].metric, brief=True)
+    rows = [(name, *(column.cell(runs) for column in columns)) for name, runs in by_method(results).items()]
+    return Sheet(title, ("method", *(column.title for column in columns)), rows)
 
 
-def comparison_table(results: Sequence[Result], title: str = "") -> Table:
-    table = Table(title=title or None)
-    for name in HEADER:
-        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
-    for method, *numbers in comparison_rows(results):
-        # A method with many options is broken over lines, so that there is room for its numbers.
-        table.add_row(fill(method, WIDEST, break_long_words=False, break_on_hyphens=False), *numbers)
-    return table
+def comparison_table(results: Sequence[Result], title: str = "", metric: Metric | None = None) -> Table:
+    return as_rich(brief_sheet(results, title, metric))
 
 
-def comparison_csv(results: Sequence[Result]) -> str:
-    return write_csv([HEADER, *comparison_rows(results)])
+def comparison_csv(results: Sequence[Result], metric: Metric | None = None) -> str:
+    sheet = brief_sheet(results, metric=metric)
+    return write_csv([sheet.header, *sheet.rows])
 
 
-def comparison_sheet(title: str, results: Sequence[Result], baseline: str = "", notes: Sequence[str] = ()) -> Sheet:
-    """The whole comparison of runs on the same clients: every measure, and whether the best (or a baseline) leads by more than chance."""
-    groups = by_method([r for r in results if r.evaluated])
-    base = choose_baseline(groups, baseline) if groups else ""
-    verdicts = against(groups, base) if groups else {}
-    role = "baseline" if baseline and base == baseline else "best"
+def comparison_sheets(material: Material) -> list[Sheet]:
+    """The whole comparison of each federation."""
+    return [comparison_sheet(title, runs, material) for title, runs in material.federations.items()]
+
+
+def comparison_sheet(title: str, results: Sequence[Result], material: Material) -> Sheet:
+    """Every aspect of runs on the same clients, and whether the best (or the baseline) leads by more than chance."""
+    evaluated = [r for r in results if r.evaluated]
+    notes = [*material.scale(results), *_empty(results)]
+    if not evaluated:
+        return Sheet(title, ("method",), [], notes)
+    columns = aspects(evaluated, material.metric, brief=False)
+    groups, base, verdicts = _tested(evaluated, material)
+    role = "baseline" if base == material.baseline else "best"
     rows = [
-        (name, _runs(runs), *(m.cell(runs) for m in FULL), role if name == base else str(verdicts.get(name, "—")))
+        (name, _runs(runs), *(c.cell(runs) for c in columns), role if name == base else str(verdicts.get(name, "—")))
         for name, runs in groups.items()
     ]
-    header = ("method", "runs", *(measure.title for measure in FULL), f"against the {role}")
-    if not rows:
-        return Sheet(title, header, rows, [*notes, *_empty(results)])
-    meaning = [
-        "Accuracies in percent, of the last evaluated round but for the best"
-        + ("; ± is the standard deviation over runs." if any(len(runs) > 1 for runs in groups.values()) else "."),
-        "Worst decile: mean over the tenth of clients that fare worst. Spread: standard deviation over clients. "
-        "Bytes: both ways, all clients together.",
-    ]
-    return Sheet(
-        title, header, rows, [*notes, *_empty(results), *meaning, *_tests(verdicts, role)], left=2, strong=base
-    )
+    header = ("method", "runs", *(c.title for c in columns), f"against the {role}")
+    notes += [*_meaning(groups, material.metric), *_tests(verdicts, role)]
+    return Sheet(title, header, rows, notes, left=2, strong=base)
 
 
 def comparison_numbers(material: Material) -> str:
-    """The comparisons as CSV for programs: plain numbers (accuracies from 0 to 1, bytes, seconds), each with its std over runs."""
-    header = ["federation", "method", "runs", "finished"]
-    rows: list[list[object]] = []
+    """The comparisons as CSV for programs: plain numbers (shares from 0 to 1, bytes, seconds), each with its std over runs."""
+    rows: list[dict[str, object]] = []
     for title, results in material.federations.items():
-        groups = by_method([r for r in results if r.evaluated])
-        verdicts = against(groups, choose_baseline(groups, material.baseline)) if groups else {}
-        note = " ".join(material.scale(results))
+        evaluated = [r for r in results if r.evaluated]
+        groups, _, verdicts = _tested(evaluated, material)
         for name, runs in groups.items():
-            numbers = [x for m in FULL for x in (m.numbers(runs).mean(), m.numbers(runs).std())]
+            done = sum(run.finished for run in runs)
+            row: dict[str, object] = {"federation": title, "method": name, "runs": len(runs), "finished": done}
+            for column in aspects(material.evaluated, material.metric, brief=False):
+                row |= {column.title: column.numbers(runs).mean(), f"{column.title}, std": column.numbers(runs).std()}
             verdict = verdicts.get(name)
-            tested = (verdict.p, verdict.n, verdict.over) if verdict else ("", "", "")
-            rows.append([title, name, len(runs), sum(r.finished for r in runs), *numbers, *tested, note])
-    columns = [text for measure in FULL for text in (measure.title, f"{measure.title}, std")]
-    return write_csv([[*header, *columns, "p", "pairs", "paired over", "note"], *rows])
+            p, pairs, over = (verdict.p, verdict.n, verdict.over) if verdict else ("", "", "")
+            note = " ".join(material.scale(results))
+            rows.append(row | {"p": p, "pairs": pairs, "paired over": over, "note": note})
+    return write_csv([list(rows[0]), *(list(row.values()) for row in rows)] if rows else [])
+
+
+def _tested(results: Sequence[Result], material: Material) -> tuple[dict[str, list[Result]], str, dict[str, Verdict]]:
+    """The runs of each method, the method that all are tested against, and the verdicts."""
+    groups = by_method(results)
+    base = choose_baseline(groups, material.metric, material.baseline) if groups else ""
+    return groups, base, against(groups, base, material.metric) if groups else {}
+
+
+def differing_parameters(results: Sequence[Result]) -> Sheet:
+    """A row per method and setting: the method's own options, its seeds, and every other key that differs."""
+    flats = [flat(result.config) for result in results]
+    keys = {key for key, _ in differing(flats) if not key.startswith("method.")} - {"method", "seed"}
+    columns = [key for key in dict.fromkeys(k for one in flats for k in one) if key in keys]
+    rows = []
+    for name, runs in by_method(results).items():
+        ours = [flat(run.config) for run in runs]
+        own = ", ".join(f"{k.removeprefix('method.')}={v}" for k, v in ours[0].items() if k.startswith("method."))
+        values = (", ".join(dict.fromkeys(str(one.get(key, "—")) for one in ours)) for key in columns)
+        rows.append((name, own or "—", ", ".join(map(str, sorted({run.seed for run in runs}))), *values))
+    return Sheet("Hyper-parameters", ("method", "its options", "seeds", *columns), rows, left=3 + len(columns))
+
+
+def common_parameters(results: Sequence[Result]) -> Sheet:
+    """Every key that has one value in all runs."""
+    flats = [flat(result.config) for result in results]
+    apart = {key for key, _ in differing(flats)}
+    shared = {k: v for k, v in flats[0].items() if k not in apart and all(k in one for one in flats)}
+    rows = [(k, str(v)) for k, v in shared.items() if not k.startswith("method.")]
+    return Sheet("Common to all runs", ("key", "value"), rows, left=2)
 
 
 def write_csv(rows: Iterable[Sequence[object]]) -> str:
@@ -133,7 +162,7 @@ def write_csv(rows: Iterable[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-def stand(result: Result) -> str:
+def progress_of(result: Result) -> str:
     """How far a run came: 'finished', or 'failed after round 3 of 20'."""
     if result.finished:
         return "finished"
@@ -141,13 +170,24 @@ def stand(result: Result) -> str:
 
 
 def _runs(runs: Sequence[Result]) -> str:
-    unfinished = ", ".join(stand(run) for run in runs if not run.finished)
+    unfinished = ", ".join(progress_of(run) for run in runs if not run.finished)
     return f"{len(runs)} ({unfinished})" if unfinished else str(len(runs))
 
 
 def _empty(results: Sequence[Result]) -> list[str]:
-    names = [f"{r.method}, seed {r.seed} ({stand(r)})" for r in results if not r.evaluated]
+    names = [f"{r.method}, seed {r.seed} ({progress_of(r)})" for r in results if not r.evaluated]
     return [f"Without an evaluated round, so not in the table: {'; '.join(names)}."] if names else []
+
+
+def _meaning(groups: Mapping[str, Sequence[Result]], metric: Metric) -> list[str]:
+    percent = " in percent" if metric.unit else ""
+    several = "; ± is the standard deviation over runs" if any(len(runs) > 1 for runs in groups.values()) else ""
+    better = " Lower is better." if metric.lower_is_better else ""
+    return [
+        f"{metric.heading}{percent}, of the last evaluated round but for the best{several}.{better}",
+        "Worst decile: mean over the tenth of clients that fare worst. Spread: standard deviation over clients. "
+        "Bytes: both ways, all clients together.",
+    ]
 
 
 def _tests(verdicts: Mapping[str, Verdict], role: str) -> list[str]:

@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from fedtailor.printable import printable
+from fedtailor.report.metric import Metric
 
+ACCURACY = Metric()
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bits of a braille cell: four rows, two columns
 
 
@@ -31,8 +33,8 @@ class PrintableFormatter(logging.Formatter):
         return printable(super().format(record), lines=True)
 
 
-def curve(values: Sequence[float], width: int = 60, height: int = 8) -> str:
-    """A line plot of values between 0 and 1, with percentages at the left."""
+def curve(values: Sequence[float], width: int = 60, height: int = 8, metric: Metric = ACCURACY) -> str:
+    """A line plot of a metric, with its lowest and highest value at the left."""
     import numpy as np  # here: the command's help does without
 
     points = np.asarray(values, dtype=float)
@@ -49,6 +51,6 @@ def curve(values: Sequence[float], width: int = 60, height: int = 8) -> str:
     labels = {0: high, height - 1: low}
     lines = []
     for row in range(height):
-        label = f"{100 * labels[row]:6.2f} %" if row in labels else " " * 8
-        lines.append(f"{label} ┤" + "".join(chr(0x2800 + int(bits)) for bits in cells[row]))
+        label = f"{metric.written(np.array([labels[row]]))} {metric.unit}".rstrip() if row in labels else ""
+        lines.append(f"{label:>8} ┤" + "".join(chr(0x2800 + int(bits)) for bits in cells[row]))
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""A run's numbers for TensorBoard or MLflow, beside the files of its own folder."""
+"""Log a run's numbers to TensorBoard or MLflow too."""
 
 from __future__ import annotations
 

@@ -1,0 +1,181 @@
+"""What a chart shows, as plain arrays; `pictures` draws it with matplotlib, `interactive` with plotly.js."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+import numpy as np
+
+from fedtailor.report.metric import Metric
+from fedtailor.report.results import Labels, Result
+
+# Okabe and Ito's palette, distinct to the colour-blind; line styles carry the difference into grey prints.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("solid", "dashed", "dashdot", "dotted")
+# From a pale to a nearly black blue, evenly darker, so that the order is the same in grey.
+SHADES = ((0.87, 0.92, 0.96), (0.62, 0.75, 0.87), (0.33, 0.53, 0.72), (0.12, 0.31, 0.47), (0.03, 0.09, 0.18))
+MOST_COLUMNS = 1000  # of a heat map; of more clients, evenly chosen ones are shown
+MOST_NAMES = 40  # of classes that are named beside a heat map
+
+Groups = Mapping[str, Sequence[Result]]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line, and a band from `low` to `high` where it stands for several runs or clients."""
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    steps: bool = False  # holds its value until the next point
+    thin: bool = False  # one of many, in the background
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One value per client, and who each client is."""
+
+    name: str
+    values: np.ndarray
+    who: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A value per row and column, NaN where there is none; `columns` are the clients' numbers."""
+
+    values: np.ndarray
+    columns: np.ndarray
+    rows: Sequence[str]
+    names: Sequence[str]  # of the columns
+    unit: str
+    by_root: bool = False  # shade by the square root, which keeps small values visible
+
+
+@dataclass(frozen=True)
+class Points:
+    """A dot per name, with the standard deviation over runs (along y, or along x if y is a place in a list of names)."""
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    names: Sequence[str]
+    std: np.ndarray | None = None
+    front: Sequence[int] | None = None  # filled and joined: nothing is better at their cost or a lower one
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A bar per place on the x axis; several stand side by side."""
+
+    name: str
+    heights: np.ndarray
+    std: np.ndarray | None = None
+
+
+Mark = Curve | Strip | Heat | Points | Bars
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Marks on one pair of axes; `names` label the places on the y axis, from the top, or on the x axis under curves and bars."""
+
+    x: str
+    y: str
+    marks: Sequence[Mark]
+    names: Sequence[str] = ()
+    title: str = ""
+
+
+def looks() -> Iterator[tuple[str, str]]:
+    """Colour and line style, no two alike for a while."""
+    return zip(cycle(COLOURS), cycle(DASHES), strict=False)
+
+
+def curves(groups: Groups, metric: Metric, title: str = "") -> Chart:
+    """The mean over clients in each round: a line per method, a band of ± one standard deviation over its runs."""
+    marks = [over_runs(name, runs, metric) for name, runs in groups.items()]
+    return Chart("round", metric.axis(f"mean {metric.title} of personal models"), marks, title=title)
+
+
+def over_runs(name: str, runs: Sequence[Result], metric: Metric) -> Curve:
+    """Mean and standard deviation, in each round, over the runs that came so far."""
+    own = [run.curve_of(metric) for run in runs]
+    steps = np.unique(np.concatenate([np.array(x, dtype=int) for x, _ in own]))
+    values = np.full((len(runs), len(steps)), np.nan)
+    for row, (x, y) in zip(values, own, strict=True):
+        row[np.searchsorted(steps, x)] = metric.scale * np.array(y, dtype=float)
+    mean, std = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+    return Curve(name, steps, mean, mean - std, mean + std) if std.any() else Curve(name, steps, mean)
+
+
+def strips(groups: Groups, metric: Metric) -> Chart:
+    """The last value of every client, the clients of all runs of a method together."""
+    marks = []
+    for name, runs in groups.items():
+        values = metric.scale * np.concatenate([run.clients(metric) for run in runs])
+        who = [f"{client}, seed {run.seed}" for run in runs for client in run.client_names]
+        known = np.isfinite(values)
+        marks.append(Strip(name, values[known], [w for w, k in zip(who, known, strict=False) if k]))
+    return Chart(metric.axis(f"{metric.title} of each client"), "", marks, list(groups))
+
+
+def client_heat(runs: Mapping[str, Result], metric: Metric) -> Chart:
+    """The last value of each client (columns) under each method (rows), one run per method."""
+    largest = max(runs.values(), key=lambda run: len(run.clients(metric)))
+    count = len(largest.clients(metric))
+    values = np.full((len(runs), count), np.nan)
+    for row, run in zip(values, runs.values(), strict=True):
+        row[: len(run.clients(metric))] = metric.scale * run.clients(metric)
+    shown = evenly(count)
+    heat = Heat(values[:, shown], shown, list(runs), [largest.client_names[i] for i in shown], metric.unit)
+    return Chart("client", "", [heat], list(runs))
+
+
+def label_heat(labels: Labels) -> Chart:
+    """Training samples of each class (rows) at each client (columns); nothing where there are none."""
+    shown = evenly(len(labels.counts))
+    counts = labels.counts[shown].T.astype(float)
+    counts[counts == 0] = np.nan
+    rows = [f"class {name}" for name in labels.labels]
+    heat = Heat(counts, shown, rows, [labels.clients[i] for i in shown], "samples", by_root=True)
+    return Chart("client", "class", [heat], labels.labels if len(labels.labels) <= MOST_NAMES else ())
+
+
+def dots(groups: Groups, metric: Metric, title: str, values: Sequence[np.ndarray]) -> Chart:
+    """A number per method: its mean and standard deviation over runs."""
+    mean, std = (np.array([metric.scale * f(v) for v in values]) for f in (np.mean, np.std))
+    return Chart(title, "", [Points("", mean, np.arange(len(mean)), list(groups), std)], list(groups))
+
+
+def tradeoff(groups: Groups, metric: Metric, title: str, costs: Sequence[np.ndarray]) -> Chart:
+    """The metric against a cost, with the front of those that nothing beats at their cost or a lower one."""
+    x = np.array([cost.mean() for cost in costs])
+    y = np.array([metric.scale * np.mean([metric.of(r.last, "mean") for r in runs]) for runs in groups.values()])
+    front = pareto_front(x, -y if metric.lower_is_better else y)
+    return Chart(title, metric.axis(f"mean {metric.title}"), [Points("", x, y, list(groups), front=front)])
+
+
+def pareto_front(cost: np.ndarray, gain: np.ndarray) -> list[int]:
+    """The positions, by rising cost, of those that nothing beats at their cost or a lower one."""
+    kept: list[int] = []
+    for k in sorted(range(len(cost)), key=lambda k: (cost[k], -gain[k])):
+        if not kept or gain[k] > gain[kept[-1]]:
+            kept.append(k)
+    return kept
+
+
+def of_one_seed(groups: Groups) -> tuple[dict[str, Result], int]:
+    """The runs of the seed that most methods have: the clients of two seeds are not the same."""
+    seed = Counter(s for runs in groups.values() for s in {r.seed for r in runs}).most_common(1)[0][0]
+    return {name: r for name, runs in groups.items() for r in runs if r.seed == seed}, seed
+
+
+def evenly(count: int) -> np.ndarray:
+    """All clients, or evenly chosen ones of many."""
+    return np.arange(0, count, max(1, -(-count // MOST_COLUMNS)))

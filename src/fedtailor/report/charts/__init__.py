@@ -1,1 +1,0 @@
-"""The report's figures as plain data for plotly.js: nothing is drawn here."""

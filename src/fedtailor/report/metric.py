@@ -1,0 +1,75 @@
+"""The metric that a report is about: how it is called and written, its columns in metrics.jsonl, and which way is better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+
+TITLES = {"auroc": "AUROC", "auprc": "AUPRC", "f1": "F1", "mae": "MAE", "mse": "MSE", "rmse": "RMSE", "r2": "R²"}
+SHARES = {"accuracy", "balanced_accuracy", "f1", "auroc", "auprc", "calibration_error"}  # from 0 to 1: shown in percent
+LOWER_IS_BETTER = {"loss", "log_loss", "calibration_error", "mae", "mse", "rmse"}
+
+Statistic = Literal["pooled", "mean", "spread", "worst", "best"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric by its name in metrics.jsonl."""
+
+    name: str = "accuracy"
+
+    @property
+    def title(self) -> str:
+        return TITLES.get(self.name, self.name.replace("_", " "))
+
+    @property
+    def heading(self) -> str:
+        return self.title[0].upper() + self.title[1:]
+
+    @property
+    def lower_is_better(self) -> bool:
+        return self.name in LOWER_IS_BETTER
+
+    @property
+    def scale(self) -> float:
+        return 100.0 if self.name in SHARES else 1.0
+
+    @property
+    def unit(self) -> str:
+        return "%" if self.name in SHARES else ""
+
+    def axis(self, text: str) -> str:
+        """An axis title with the unit."""
+        return f"{text} (%)" if self.unit else text
+
+    def of(self, record: Mapping[str, Any], statistic: Statistic) -> float:
+        """A number of one round; NaN if the record does not have it."""
+        for name in columns(self.name)[statistic]:
+            if isinstance(value := record.get(name), int | float):
+                return float(value)
+        return np.nan
+
+    def written(self, values: np.ndarray) -> str:
+        """The mean of several runs' numbers ± their standard deviation."""
+        known = self.scale * values[np.isfinite(values)]
+        if not len(known):
+            return "—"
+        form, fine = (".2f", ".2f") if self.unit else (".4g", ".2g")
+        return f"{known.mean():{form}}" + (f" ± {known.std():{fine}}" if len(known) > 1 else "")
+
+
+@cache
+def columns(metric: str) -> dict[Statistic, tuple[str, ...]]:
+    """Where metrics.jsonl has the statistics of a metric; spread and worst decile of accuracy came first and have short names."""
+    short = metric == "accuracy"
+    return {
+        "pooled": (metric,),
+        "mean": (f"{metric}_mean",),
+        "spread": ("spread",) if short else (f"{metric}_spread", f"{metric}_std"),
+        "worst": ("worst_decile",) if short else (f"{metric}_worst_decile",),
+        "best": (f"best_{metric}",),
+    }
