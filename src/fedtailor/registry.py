@@ -94,6 +94,8 @@ def _adapter(cls: type, name: str) -> pydantic.TypeAdapter[Any]:
 
 def _checked(cls: type, field: dataclasses.Field, value: Any, key: str) -> Any:
     hint = get_type_hints(cls)[field.name]
+    if isinstance(value, str) and get_origin(hint) is tuple:  # words on the command line: metrics=auroc,log_loss
+        value = [word.strip() for word in value.split(",") if word.strip()]
     try:
         checked = _adapter(cls, field.name).validate_python(value)
         if isinstance(value, bool) and not isinstance(checked, bool):

@@ -29,6 +29,7 @@ from fedtailor.experiment.config import Config
 from fedtailor.experiment.run import Stop, Watch, resume, start
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.experiment.simulation import Simulation
+from fedtailor.learning.metrics import selected
 
 log = logging.getLogger("fedtailor")
 
@@ -149,7 +150,14 @@ class ServerApp:
     def _engine(self, federation: Federation, sites: Sequence[SiteDescription]) -> Flower:
         sizes = {site.client: (site.train, site.test) for site in sites if site.client is not None}
         names = [f"site {i} ({client.name})" for i, client in enumerate(federation.clients)]
-        scrutiny = ReplyChecks(self.config.method.up, sizes, few=max(federation.classes, len(sites)))
+        settings = self.config.settings
+        scrutiny = ReplyChecks(
+            self.config.method.up,
+            sizes,
+            few=max(federation.classes, len(sites)),
+            metrics=selected(federation.task, settings.metrics, settings.select_by),
+            validation=settings.validation,
+        )
         common = {"common": common_to(sites).plain()}
         oldest = partial(oldest_round, self.folder / "run" / "checkpoints")
         hellos = self.members.hellos

@@ -170,14 +170,16 @@ class SiteNode:
         settings = self.config.settings
         if settings.compile == "auto":  # compiling takes longer than one message's steps
             settings = replace(settings, compile="off")
-        data = as_member(self.data, common.stand_in())
-        return Worker(data, self.config.method, self.config.net, None, settings, first=self.place.client or 0)
+        data, number = as_member(self.data, common.stand_in()), self.place.client
+        if number is not None:
+            data = data.with_validation(settings.validation, settings.seed, first=number)
+        return Worker(data, self.config.method, self.config.net, None, settings, first=number or 0)
 
     def _moment(self, work: str, round: int, step: int) -> int:
         """When in a run a work is done, as a number that grows: a state is kept under the moment of the work that made it."""
-        if work == "finish":
-            return 2 * self.config.settings.rounds + 1 + round
-        return 2 * round if work.startswith("fit") else 2 * round + 1 + step
+        if step:  # closing steps come after the last round, which early stopping may have made any
+            return 2 * self.config.settings.rounds + 1 + step
+        return 2 * round if work.startswith("fit") else 2 * round + 1
 
     def _save_model(self, worker: Worker, id: int, round: int, payload: Payload) -> None:
         models = self.place.folder / "models"

@@ -156,7 +156,7 @@ def _carry_out(simulation: Simulation, config: Config, folder: RunFolder, watch:
             record = simulation.step()
             folder.append(record, simulation)
             in_rounds = record["phase"] == "round"
-            due = stop.asked or simulation.round == config.settings.rounds or (every and simulation.round % every == 0)
+            due = stop.asked or simulation.rounds_done or (every and simulation.round % every == 0)
             if in_rounds and due:
                 states = simulation.engine.states()
                 save(folder.checkpoints, Checkpoint(simulation.round, simulation.server.state, states, folder.marks()))

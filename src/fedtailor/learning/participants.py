@@ -11,16 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedtailor.data.client_data import ClientData
+from fedtailor.data.task import Task
+from fedtailor.errors import FedTailorError
 from fedtailor.learning.compiled import CompiledSteps
 from fedtailor.learning.linear_head import is_linear_head, linear_step
-from fedtailor.learning.losses import Loss, cross_entropy
+from fedtailor.learning.losses import Loss
 from fedtailor.learning.mixing import State
 from fedtailor.learning.protocol import Protocol
 from fedtailor.learning.samples import Samples, shuffled_pairs
-from fedtailor.nets.architecture import Architecture, Task
+from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.build import build_net
 from fedtailor.nets.net import Net, Part
 from fedtailor.randomness import Key, derive, torch_stream
@@ -55,6 +56,7 @@ class Modules:
         self.task = task
         self.protocol = protocol
         self.carry_buffers = carry_buffers
+        _check_weights(protocol, task)
         self.lent: dict[tuple[str, str], tuple[Net, Tensor]] = {}
         self.steps: CompiledSteps | None = None
 
@@ -146,18 +148,39 @@ class Participant:
         epochs = self.protocol.epochs if epochs is None else epochs
         return self.samples.batches(size or self.protocol.batch, epochs, self.rng(purpose))
 
+    @property
+    def task(self) -> Task:
+        return self.modules.task
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The task's loss, the mean over a batch, with the class weights that the protocol asks for."""
+        return self.task.loss(outputs, y, self.class_weights)
+
+    @cached_property
+    def class_weights(self) -> Tensor | None:
+        asked = self.protocol.class_weights
+        if asked == "none" or (asked == "balanced" and not len(self.samples)):
+            return None
+        weights = self.task.class_weights(self.samples.y) if asked == "balanced" else torch.tensor(asked)
+        return weights.to(self.samples.device, self.samples.dtype)
+
+    @property
+    def plain_cross_entropy(self) -> bool:
+        """Whether the task's loss is the one that steps are written out for."""
+        return self.task.kind == "multiclass" and self.class_weights is None
+
     def train(
         self,
         part: Part,
         *,
         epochs: int | None = None,
         lr: float | None = None,
-        loss: Loss = cross_entropy,
+        loss: Loss | None = None,
         on: tuple[Tensor, Tensor] | None = None,
         pull: Pull | None = None,
         purpose: str | None = None,
     ) -> None:
-        """SGD on one part of a net while the rest stays frozen.
+        """SGD on one part of a net while the rest stays frozen, on the task's loss or the one given.
 
         A head trains on features: those given as `on` = (z, y), else those of the frozen body, embedded once when they cannot vary.
         A loss given together with `on` receives features as its x. `pull` adds a proximal term. `purpose` names the random stream of the
@@ -166,22 +189,24 @@ class Participant:
         net = part.net
         purpose = purpose or part.name
         varies = self.samples.augmented or not net.repeatable
-        if part.name == "head" and on is None and loss is cross_entropy and not varies:
+        if part.name == "head" and on is None and loss is None and not varies:
             on = self.embed(net)
         if on is None:
             batches = self.batches(epochs, purpose=purpose)
         else:
             epochs = self.protocol.epochs if epochs is None else epochs
             batches = shuffled_pairs(*on, self.protocol.batch, epochs, self.rng(purpose))
-            loss = _head_loss if loss is cross_entropy else loss
         statistics = net.embedder.state_dict() if part.name == "head" and not net.repeatable else {}
         statistics = {name: tensor.clone() for name, tensor in statistics.items()}
         lr = self.protocol.lr if lr is None else lr
-        plain = loss in (cross_entropy, _head_loss) and pull is None
+        plain = loss is None and pull is None and self.plain_cross_entropy
         for x, y in self.guarded(batches, part):
             if plain and self._graphless_step(part, x, y, lr, features=on is not None):
                 continue
-            value = loss(net, x, y)
+            if loss is None:
+                value = self.loss(net(x) if on is None else net.classify(x), y)
+            else:
+                value = loss(net, x, y)
             if self.sound(value):
                 part.step(value, lr, pull)
         if statistics:
@@ -296,8 +321,13 @@ class Server(Participant):
         self.trouble = Counter()
 
 
-def _head_loss(net: Net, z: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(net.classify(z), y)
+def _check_weights(protocol: Protocol, task: Task) -> None:
+    """Refuse class weights that do not fit the task."""
+    asked = protocol.class_weights
+    if asked != "none" and task.kind == "regression":
+        raise FedTailorError("class_weights need classes, but this is a regression task. Leave them out.")
+    if not isinstance(asked, str) and len(asked) != task.classes:
+        raise FedTailorError(f"class_weights has {len(asked)} numbers, but the task has {task.classes} classes.")
 
 
 def _exploded(now: Tensor, before: Tensor) -> bool:

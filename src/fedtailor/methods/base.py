@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
+from fedtailor.data.task import KINDS, Kind
 from fedtailor.learning import Client, Payload, Reply, Server, State
 from fedtailor.registry import Registry
 
@@ -32,6 +33,7 @@ class Method(ABC):
     keeps: ClassVar[tuple[str, ...]] = ()  # what never leaves the client
     eval_point: ClassVar[Literal["after_sync", "after_train"]] = "after_sync"
     bn_buffers: ClassVar[Literal["local", "average"]] = "local"
+    tasks: ClassVar[tuple[Kind, ...]] = KINDS  # what it can learn; a method that needs classes says so
     new_client: ClassVar[str] = "trains as in one round with what the server sends, sending nothing back"
 
     def hello(self, client: Client) -> Payload:
