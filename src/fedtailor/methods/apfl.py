@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedtailor.learning import Client, Payload, State, cross_entropy, mixed
+from fedtailor.learning import Client, Payload, State, mixed
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.nets.net import Net
@@ -52,7 +52,7 @@ class APFL(FedAvg):
         """w ← w − η∇f(w) and v ← v − ηα∇f(v̄), where v̄ = αv + (1−α)w; returns ∂f(v̄)/∂α = ⟨v − w, ∇f(v̄)⟩."""
         w, v, lr = net.all.weights, own.all.weights.clone(), client.protocol.lr
         own.all.weights.copy_(mixed(v, w, alpha))
-        loss, mixture_loss = cross_entropy(net, x, y), cross_entropy(own, x, y)
+        loss, mixture_loss = client.loss(net(x), y), client.loss(own(x), y)
         gradient = own.all.gradient(mixture_loss)
         own.all.weights.copy_(v)
         if not (client.sound(mixture_loss) and client.sound(loss)):
@@ -65,7 +65,7 @@ class APFL(FedAvg):
     def _pfllib_step(self, client: Client, net: Net, own: Net, alpha: float, x: Tensor, y: Tensor) -> float:
         """w and v each descend their own loss; α's gradient mixes their gradients and pulls α to zero."""
         w, v, lr = net.all.weights, own.all.weights, client.protocol.lr
-        loss, own_loss = cross_entropy(net, x, y), cross_entropy(own, x, y)
+        loss, own_loss = client.loss(net(x), y), client.loss(own(x), y)
         if not (client.sound(own_loss) and client.sound(loss)):
             return 0.0
         at_w, at_v = net.all.gradient(loss), own.all.gradient(own_loss)

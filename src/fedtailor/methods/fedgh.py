@@ -27,6 +27,7 @@ class FedGH(LGFedAvg):
     family = "prototypes"
     up = ("means", "labels")
     keeps = ("body", "trained_head")
+    tasks = ("multiclass",)
 
     server_lr: float = option(0.01, "learning rate of the server's head", above=0.0)
     server_epochs: int = option(1, "epochs of the server's head on the class means of a round", at_least=0)

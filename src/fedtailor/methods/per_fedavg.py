@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedtailor.learning import Client, Payload, cross_entropy
+from fedtailor.learning import Client, Payload
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.nets.net import Net
@@ -43,22 +43,22 @@ class PerFedAvg(FedAvg):
         for x, y in client.guarded(batches, net.all):
             support, query, *third = pieces(x, y, roles, smallest=2 if net.has_batchnorm else 1)
             start = w.clone()
-            net.all.step(cross_entropy(net, *support), alpha)  # u = w − α∇f(w; B1)
-            loss = cross_entropy(net, *query)
+            net.all.step(_loss(client, net, support), alpha)  # u = w − α∇f(w; B1)
+            loss = _loss(client, net, query)
             move = torch.zeros_like(w)
             if client.sound(loss):
                 move = net.all.gradient(loss)  # g = ∇f(u; B2)
                 if third:
-                    move = move - alpha * self._curvature(net, start, move, *third[0])
+                    move = move - alpha * self._curvature(client, net, start, move, third[0])
             w.copy_(start).sub_(move, alpha=beta)
         return {"model": net.all.vector}
 
-    def _curvature(self, net: Net, w: Tensor, g: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _curvature(self, client: Client, net: Net, w: Tensor, g: Tensor, batch: Batch) -> Tensor:
         """H(w)·g as [∇f(w + δg) − ∇f(w − δg)] / 2δ."""
         net.all.weights.copy_(w + self.delta * g)
-        ahead = net.all.gradient(cross_entropy(net, x, y))
+        ahead = net.all.gradient(_loss(client, net, batch))
         net.all.weights.copy_(w - self.delta * g)
-        behind = net.all.gradient(cross_entropy(net, x, y))
+        behind = net.all.gradient(_loss(client, net, batch))
         return (ahead - behind) / (2 * self.delta)
 
     def personal(self, client: Client, payload: Payload) -> Net:
@@ -66,7 +66,7 @@ class PerFedAvg(FedAvg):
         net = client.net(model=payload["model"])
         one = islice(client.batches(1, purpose="adapt"), 1)
         for x, y in client.guarded(one, net.all):
-            loss = cross_entropy(net, x, y)
+            loss = client.loss(net(x), y)
             if client.sound(loss):
                 net.all.step(loss, self._steps(client)[0])
         return net
@@ -74,6 +74,11 @@ class PerFedAvg(FedAvg):
     def _steps(self, client: Client) -> tuple[float, float]:
         lr = client.protocol.lr
         return lr if self.alpha is None else self.alpha, lr if self.beta is None else self.beta
+
+
+def _loss(client: Client, net: Net, batch: Batch) -> Tensor:
+    x, y = batch
+    return client.loss(net(x), y)
 
 
 def pieces(x: Tensor, y: Tensor, count: int, smallest: int = 1) -> Iterator[Batch]:

@@ -41,6 +41,7 @@ class PFedFDA(Method):
     down = ("body", "means", "covariance")
     up = ("body", "mixed_means", "mixed_covariance")
     keeps = ("beta",)
+    tasks = ("multiclass",)
     new_client = "computes its head from the shared statistics and its own; nothing trains"
 
     eps: float = option(1e-4, "ε, added to priors and own covariances, and the shrinkage of any covariance", above=0.0)

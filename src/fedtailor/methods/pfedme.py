@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedtailor.learning import Client, Payload, Reply, Server, State, cross_entropy, mixed, weighted_mean
+from fedtailor.learning import Client, Payload, Reply, Server, State, mixed, weighted_mean
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.nets.net import Net
@@ -37,7 +37,7 @@ class PFedMe(FedAvg):
         for x, y in client.guarded(client.batches(purpose="all"), net.all, local.all):
             centre = w * (self.lam / strength if strength else 0.0)
             for _ in range(self.inner_steps):
-                loss = cross_entropy(net, x, y)
+                loss = client.loss(net(x), y)
                 if not client.sound(loss):
                     break
                 net.all.step(loss, self.personal_lr, pull=(centre, strength))
