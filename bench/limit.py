@@ -26,10 +26,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.rounds import J_SMALL, federation_of, in_turns
 from fedtailor import Config, Simulation
+from fedtailor.data.task import Task
 from fedtailor.engines.worker import keep_freed_memory
 from fedtailor.learning.linear_head import linear_step
 from fedtailor.nets import Net, linear, nets, winograd
-from fedtailor.nets.architecture import Task
 from fedtailor.nets.build import build_net
 
 KINDS = {

@@ -156,7 +156,7 @@ class Federation:
         if not parts:
             raise FedTailorError("A federation needs at least one client.")
         rng = numpy_stream(seed, "partition")
-        kind = _kind(task, parts[0][1] if len(parts[0]) > 1 else [], f"y of client '{names[0]}'")
+        kind = _kind(task, parts[0][1] if len(parts[0]) > 1 else np.empty(0, int), f"y of client '{names[0]}'")
         clients = [_client(name, part, kind, test_share, rng) for name, part in zip(names, parts, strict=True)]
         splits = [split for client in clients for split in (client.train, client.test) if len(split)]
         first = clients[0].train.x
@@ -287,7 +287,7 @@ def _known(task: Any) -> Kind:
         raise FedTailorError(
             f"task = {task!r} is not allowed: expected one of {', '.join(KINDS)}.{nearest(str(task), KINDS)}"
         )
-    return task  # type: ignore[no-any-return]
+    return task
 
 
 def _kind(task: Kind | None, y: Array, where: str) -> Kind:

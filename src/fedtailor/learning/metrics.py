@@ -99,7 +99,7 @@ def metric(asked: Asked) -> Metric:
 def confusion(task: Task, y: Tensor, outputs: Tensor) -> list[list[int]]:
     """How many samples of each class (rows) are taken for each class (columns)."""
     pairs = y * task.classes + task.predicted(outputs)
-    return torch.bincount(pairs, minlength=task.classes**2).view(task.classes, -1).tolist()  # type: ignore[no-any-return]
+    return torch.bincount(pairs, minlength=task.classes**2).view(task.classes, -1).tolist()
 
 
 def predicted(task: Task, outputs: np.ndarray) -> np.ndarray:

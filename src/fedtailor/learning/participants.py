@@ -203,10 +203,8 @@ class Participant:
         for x, y in self.guarded(batches, part):
             if plain and self._graphless_step(part, x, y, lr, features=on is not None):
                 continue
-            if loss is None:
-                value = self.loss(net(x) if on is None else net.classify(x), y)
-            else:
-                value = loss(net, x, y)
+            outputs = net if on is None else net.classify
+            value = self.loss(outputs(x), y) if loss is None else loss(net, x, y)
             if self.sound(value):
                 part.step(value, lr, pull)
         if statistics:

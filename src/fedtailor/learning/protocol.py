@@ -49,7 +49,8 @@ class Protocol:
         "what is evaluated: the model after the server's answer, after local training, or as the method's paper does",
     )
     metrics: tuple[str | Callable[..., float], ...] = option(
-        (), "further metrics that are reported, such as [auroc, log_loss] (none: accuracy, F1 of multi-label data, RMSE of a regression)"
+        (),
+        "further metrics that are reported, such as [auroc, log_loss] (none: accuracy, F1 of multi-label data, RMSE of a regression)",
     )
     select_by: str = option("", "the metric by which rounds are selected and methods ranked (none: the task's first)")
     validation: float = option(
@@ -59,7 +60,8 @@ class Protocol:
         0, "stop after so many rounds without a better one on the validation samples (0: never)", at_least=0
     )
     class_weights: Literal["none", "balanced"] | tuple[float, ...] = option(
-        "none", "weights of classes in the loss: none, balanced by each client's own training labels, or one number per class"
+        "none",
+        "weights of classes in the loss: none, balanced by each client's own training labels, or one number per class",
     )
     bn_buffers: Literal["method", "local", "average"] = option(
         "method", "BatchNorm statistics: kept by each client, averaged with the body, or as the method's paper does"

@@ -37,9 +37,7 @@ class Score:
         return self.accuracy if name == "accuracy" else self.values.get(name, math.nan)
 
 
-def score(
-    model: nn.Module, samples: Samples, metrics: Sequence[Metric] = (), *, keep_outputs: bool = False
-) -> Score:
+def score(model: nn.Module, samples: Samples, metrics: Sequence[Metric] = (), *, keep_outputs: bool = False) -> Score:
     """The score of a model on samples, with the values of these metrics."""
     further = [metric for metric in metrics if metric.name != "accuracy"]
     plain, outputs = _pass(model, samples, collect=bool(further) or keep_outputs)
