@@ -30,7 +30,7 @@ def test_means_and_deviations_over_seeds(make_run, tmp_path):
         "runs": "2",
         "accuracy (mean of clients)": "79.00 ± 10.00",
         "accuracy (pooled)": "80.00 ± 10.00",
-        "best round (pooled)": "95.00 ± 0.00",
+        "best round (chosen on test data)": "95.00 ± 0.00",
         "worst decile": "60.00 ± 0.00",
         "spread of clients": "8.16 ± 0.00",
         "bytes per round": "2.0 kB",

@@ -26,6 +26,7 @@ from fedtailor.data.pool import data_root, sources
 from fedtailor.engines.base import save_module
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config, method_overrides
+from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.onboarding import data_words, finished_simulation, read_newcomer
 from fedtailor.experiment.onboarding import onboard as join_late
 from fedtailor.experiment.pretrain import plan, pretrain
@@ -217,9 +218,9 @@ def show(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folde
     for result in results:
         steps, values = result.curve
         console.print(
-            f"\n{result.method}, seed {result.seed}: mean accuracy of clients, rounds {steps[0]} to {steps[-1]}"
+            f"\n{result.method}, seed {result.seed}: mean {result.headline.name} of clients, rounds {steps[0]} to {steps[-1]}"
         )
-        console.print(curve(values, width=max(20, min(70, console.width - 14))))
+        console.print(curve(values, width=max(20, min(70, console.width - 14)), headline=result.headline))
         if result.state != "finished":
             console.print(f"This run is {result.state}. If it is not under way:  fedtailor run --resume {result.path}")
 
@@ -248,9 +249,10 @@ def onboard(
     save_module(newcomer.model, out)
     console.print(f"A new client of {simulation.method.name} {simulation.method.new_client}.")
     if newcomer.after.total:
+        headline = Headline(simulation.worker.metrics[0].name)
+        after, before = (headline.written(s.value(headline.name)) for s in (newcomer.after, newcomer.before))
         console.print(
-            f"Accuracy on its {newcomer.after.total} test samples: {100 * newcomer.after.accuracy:.2f} % "
-            f"(before it trained: {100 * newcomer.before.accuracy:.2f} %)"
+            f"{headline.name.capitalize()} on its {newcomer.after.total} test samples: {after} (before it trained: {before})"
         )
     console.print(f"Model: {out}", soft_wrap=True)
 

@@ -26,6 +26,7 @@ from fedtailor.engines.flower.transport import Transport
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.checkpoint import load_latest, oldest_round
 from fedtailor.experiment.config import Config
+from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.run import Stop, Watch, resume, start
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.experiment.simulation import Simulation
@@ -104,7 +105,7 @@ class ServerApp:
         joined, failed = self.post.ask_nodes("onboard", 0, engine.plain(), payloads, nodes)
         for k, site in enumerate(sites):
             if k in joined:
-                log.info("%s %s.%s", site.name, method.new_client, _told(joined[k]))
+                log.info("%s %s.%s", site.name, method.new_client, _told(joined[k], simulation.worker.metrics[0].name))
             else:
                 log.warning("%s did not join: %s", site.name, {**silent, **failed}[k])
         self.post.part()
@@ -200,10 +201,10 @@ class ServerApp:
             time.sleep(LOOK)
 
 
-def _told(outcome: Outcome) -> str:
+def _told(outcome: Outcome, metric: str) -> str:
     score = outcome.score
     if score is None or not score.total:
         return ""
-    before = outcome.logged.get("accuracy_before")
-    then = "" if before is None else f" (before it trained: {100 * before:.2f} %)"
-    return f" Accuracy on its {score.total} test samples: {100 * score.accuracy:.2f} %{then}"
+    before, headline = outcome.logged.get(f"{metric}_before"), Headline(metric)
+    then = "" if before is None else f" (before it trained: {headline.written(before)})"
+    return f" {metric.capitalize()} on its {score.total} test samples: {headline.written(score.value(metric))}{then}"

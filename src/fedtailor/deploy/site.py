@@ -193,7 +193,8 @@ class SiteNode:
         before = worker.evaluate(0, 0, payload)
         worker.onboard(0, payload)
         self._save_model(worker, 0, 0, payload)
-        logged = {} if math.isnan(before.accuracy) else {"accuracy_before": before.accuracy}
+        name = worker.metrics[0].name
+        logged = {} if math.isnan(before.value(name)) else {f"{name}_before": before.value(name)}
         return Outcome(score=worker.evaluate(0, 0, payload), logged=logged)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.data.task import Task
+from fedtailor.experiment.headline import Headline
 from fedtailor.learning.metrics import METRICS, Metric
 from fedtailor.learning.scoring import Score
 
@@ -56,12 +57,12 @@ def _summary(metric: Metric, tested: Mapping[int, Score], task: Task | None, lab
     known = {i: s for i, s in tested.items() if not math.isnan(s.value(metric.name))}
     values = np.sort([s.value(metric.name) for s in known.values()])
     worst = (values[::-1] if metric.lower_is_better else values)[: math.ceil(len(values) / 10)]
-    spread, decile = _columns(metric)
+    columns = Headline(metric.name)
     summary = {
         metric.name: _pooled(metric, tested, known, task, labels),
-        f"{metric.name}_mean": float(values.mean()) if len(values) else math.nan,
-        spread: float(values.std()) if len(values) else math.nan,
-        decile: float(worst.mean()) if len(values) else math.nan,
+        columns.mean: float(values.mean()) if len(values) else math.nan,
+        columns.spread: float(values.std()) if len(values) else math.nan,
+        columns.worst_decile: float(worst.mean()) if len(values) else math.nan,
     }
     undefined = len(tested) - len(known)
     return summary | ({f"{metric.name}_undefined": undefined} if undefined else {})
@@ -79,9 +80,3 @@ def _pooled(
     if task is None or not outputs or len(outputs) < len(tested):
         return math.nan
     return metric.of(task, torch.cat([labels[i] for i in tested]), torch.cat(outputs))
-
-
-def _columns(metric: Metric) -> tuple[str, str]:
-    """What spread and worst decile are called: accuracy was there first, and needs no name before them."""
-    before = "" if metric.name == "accuracy" else f"{metric.name}_"
-    return f"{before}spread", f"{before}worst_decile"

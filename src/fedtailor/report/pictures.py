@@ -47,19 +47,19 @@ def draw_curves(axes: Axes, groups: dict[str, list[Result]]) -> None:
     """The clients' mean accuracy over rounds, a line for each group of runs and a band for its spread over seeds."""
     for (name, runs), (colour, style, marker) in zip(groups.items(), looks(), strict=False):
         steps = min((r.curve[0] for r in runs), key=len)
-        values = 100 * np.array([r.curve[1][: len(steps)] for r in runs])
+        values = runs[0].headline.scale * np.array([r.curve[1][: len(steps)] for r in runs])
         mean, spread = values.mean(0), values.std(0)
         every = max(1, len(steps) // 8)
         axes.plot(steps, mean, style, color=colour, lw=1.8, label=name, marker=marker, ms=4, markevery=every)
         if len(runs) > 1:
             axes.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
-    plain(axes, "round", "mean accuracy of personal models (%)")
+    plain(axes, "round", f"mean {_title(groups)} of personal models")
 
 
 def _strips(axes: Axes, groups: dict[str, list[Result]]) -> None:
     """One dot a client on its method's line, box and median behind; the dots' offsets go by rank, so the picture is the same every time."""
     for place, (runs, colour) in enumerate(zip(groups.values(), cycle(COLOURS), strict=False)):
-        values = 100 * np.sort(np.concatenate([r.clients for r in runs]))
+        values = runs[0].headline.scale * np.sort(np.concatenate([r.clients for r in runs]))
         values = values[np.isfinite(values)]
         offsets = 0.28 * np.sin(2.4 * np.arange(len(values)))
         axes.scatter(values, place + offsets, s=14, color=colour, alpha=0.6, lw=0, zorder=2)
@@ -76,7 +76,11 @@ def _strips(axes: Axes, groups: dict[str, list[Result]]) -> None:
     for label in axes.get_yticklabels():
         label.set_fontsize(9 if "\n" not in label.get_text() else 6)  # several lines in the room of one method
     axes.invert_yaxis()
-    plain(axes, "accuracy of each client (%)", "", grid="x")
+    plain(axes, f"{_title(groups)} of each client", "", grid="x")
+
+
+def _title(groups: dict[str, list[Result]]) -> str:
+    return next(iter(groups.values()))[0].headline.title
 
 
 def looks() -> Iterator[tuple[str, str, str]]:

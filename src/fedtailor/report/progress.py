@@ -11,6 +11,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedtailor.experiment.headline import Headline
+
 SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -37,7 +39,9 @@ class RunProgress:
 
     def watch(self, record: dict[str, Any]) -> None:
         done = record["round"] + record.get("step", 0)
-        accuracy = f"accuracy {100 * record['accuracy_mean']:.2f} %" if record["accuracy_mean"] is not None else ""
+        headline = Headline.of(record)
+        mean = record[headline.mean]
+        accuracy = f"{headline.name} {headline.written(mean)}" if mean is not None else ""
         self.bar.update(self.task, completed=done)
         if accuracy:
             self.bar.update(self.task, accuracy=accuracy)

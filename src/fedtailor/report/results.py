@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import read_toml
 from fedtailor.experiment.draft import DRAFT
+from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.run_folder import RunFolder, read_lines
 
 log = logging.getLogger("fedtailor")
@@ -49,11 +50,12 @@ class _Record(_Plain):
     round: Round
     phase: str
     step: Round = 0
-    accuracy: float | None
-    accuracy_mean: float | None
-    best_accuracy: float | None
-    spread: float | None
-    worst_decile: float | None
+    select_by: str = "accuracy"
+    accuracy: float | None = None
+    accuracy_mean: float | None = None
+    best_accuracy: float | None = None
+    spread: float | None = None
+    worst_decile: float | None = None
     bytes_up: float
     bytes_down: float
     seconds_training: float = 0.0
@@ -62,6 +64,8 @@ class _Record(_Plain):
 
 
 class _Line(_Plain):
+    model_config = ConfigDict(strict=True, extra="allow")  # values of other metrics, by name
+
     round: Round
     phase: str
     logged: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], dict[str, float | None]]
@@ -88,7 +92,7 @@ class Result:
     path: Path
     config: dict[str, Any]
     records: list[dict[str, Any]]
-    clients: np.ndarray  # last accuracy of each client, NaN where there is none
+    clients: np.ndarray  # last value of the headline metric of each client, NaN where there is none
     state: str
     command: str = ""
 
@@ -115,7 +119,17 @@ class Result:
 
     @cached_property
     def evaluated(self) -> list[dict[str, Any]]:
-        return [r for r in self.records if r["accuracy"] is not None]
+        return [r for r in self.records if r.get(self.headline.mean) is not None]
+
+    @property
+    def headline(self) -> Headline:
+        """The metric that selects and ranks."""
+        return Headline.of(self.records[0] if self.records else {})
+
+    @property
+    def validated(self) -> bool:
+        """Whether the best round was chosen on validation samples."""
+        return bool(self.config.get("validation", 0))
 
     @cached_property
     def bytes_per_round(self) -> float:
@@ -133,9 +147,9 @@ class Result:
 
     @property
     def curve(self) -> tuple[list[int], list[float]]:
-        """Steps (rounds, then closing steps) and the clients' mean accuracy at each."""
+        """Steps (rounds, then closing steps) and the clients' mean of the headline metric at each."""
         steps = [r["round"] + r.get("step", 0) for r in self.evaluated]
-        return steps, [r["accuracy_mean"] for r in self.evaluated]
+        return steps, [r[self.headline.mean] for r in self.evaluated]
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
@@ -162,9 +176,10 @@ def read_run(path: Path) -> Result:
     folder = RunFolder.open(path)
     config = _checked(read_toml(folder.config), _Config, folder.config)
     records = _checked(read_lines(folder.metrics), list[_Record], folder.metrics)
+    headline = Headline.of(records[0] if records else {}).name
     if damaged := folder.damage():
         log.warning("'%s' is not what it was when the run was finished: edited or damaged.", path / damaged)
-    return Result(path, config, records, _last_accuracies(folder.clients), folder.state, folder.command)
+    return Result(path, config, records, _last_values(folder.clients, headline), folder.state, folder.command)
 
 
 def read_result(path: Path) -> Result:
@@ -198,15 +213,16 @@ def read_results(path: Path) -> list[Result]:
     return [read_result(run) for run in find_runs([path])]
 
 
-def _last_accuracies(path: Path) -> np.ndarray:
+def _last_values(path: Path, metric: str) -> np.ndarray:
     """Of the last evaluation. The file is read from its end: thousands of rounds need not be parsed for one."""
     for line in _backwards(path) if path.exists() else ():
         try:
-            accuracies = _Line.model_validate_json(line).accuracy
+            read = _Line.model_validate_json(line)
         except ValidationError:
             continue  # cut short by a kill
-        if accuracies is not None:
-            return np.array([np.nan if a is None else a for a in accuracies], dtype=float)
+        values = read.accuracy if metric == "accuracy" else (read.model_extra or {}).get(metric)
+        if values is not None:
+            return np.array([np.nan if v is None else v for v in values], dtype=float)
     return np.array([])
 
 

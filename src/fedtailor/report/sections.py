@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedtailor.errors import FedTailorError
 from fedtailor.report.beside import Reproduction, reproduction_chart, reproduction_sheet
 from fedtailor.report.charts.clients import client_boxes, client_heat, label_heat
 from fedtailor.report.charts.rounds import curves
@@ -34,6 +35,11 @@ class Section:
 def sections(material: Material, command: str) -> list[Section]:
     """The whole report in the order it is read."""
     federations = material.federations
+    other = [r for r in material.results if r.headline.name != "accuracy"]
+    if other:
+        raise FedTailorError(
+            f"'{other[0].path}' is ranked by {other[0].headline.name}, but the charts of this page are of accuracy. Its table: --format md."
+        )
     return [
         _head(material),
         *(_reproduction(k, r) for k, r in enumerate(material.reproductions)),

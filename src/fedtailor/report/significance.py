@@ -34,7 +34,13 @@ def choose_baseline(groups: Mapping[str, Sequence[Result]], wanted: str = "") ->
     if wanted in groups:
         return wanted
     finished = {name: runs for name, runs in groups.items() if all(r.finished for r in runs)}
-    return max(finished or groups, key=lambda name: float(np.mean([r.last["accuracy_mean"] for r in groups[name]])))
+    lower = next(iter(groups.values()))[0].headline.lower_is_better
+    choose = min if lower else max
+    return choose(finished or groups, key=lambda name: float(np.mean([_mean(r) for r in groups[name]])))
+
+
+def _mean(result: Result) -> float:
+    return float(result.last[result.headline.mean])
 
 
 def against(groups: Mapping[str, Sequence[Result]], baseline: str) -> dict[str, Verdict]:
@@ -49,7 +55,7 @@ def compare(one: Sequence[Result], other: Sequence[Result]) -> Verdict | None:
     left, right = ({r.seed: r for r in runs if r.finished} for runs in (one, other))
     seeds = sorted(left.keys() & right.keys())
     if len(seeds) > 1:
-        means = np.array([[side[s].last["accuracy_mean"] for s in seeds] for side in (left, right)])
+        means = np.array([[_mean(side[s]) for s in seeds] for side in (left, right)])
         return Verdict(_t_test(means[0] - means[1]), len(seeds), "seeds")
     if not seeds or len(left[seeds[0]].clients) != len(right[seeds[0]].clients):
         return None

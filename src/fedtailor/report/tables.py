@@ -30,8 +30,15 @@ class Measure:
     def numbers(self, runs: Iterable[Result]) -> np.ndarray:
         return np.array([self.of(run) for run in runs], dtype=float)
 
-    def cell(self, runs: Iterable[Result]) -> str:
-        return self.written(self.numbers(runs))
+    def cell(self, runs: Sequence[Result]) -> str:
+        plain = self.written is _percent and not runs[0].headline.percent
+        return (_plain if plain else self.written)(self.numbers(runs))
+
+    def titled(self, runs: Sequence[Result]) -> str:
+        """The title, with the metric's own name, and for the best round with what it was chosen on."""
+        chosen = "validation data" if runs and all(run.validated for run in runs) else "test data"
+        title = self.title.replace("(pooled)", f"(chosen on {chosen})") if self is BEST else self.title
+        return title.replace("accuracy", runs[0].headline.name) if runs else title
 
 
 def readable_bytes(count: float) -> str:
@@ -47,22 +54,25 @@ def _percent(values: np.ndarray) -> str:
     return f"{numbers.mean():.2f} ± {numbers.std():.2f}" if len(numbers) > 1 else f"{numbers[0]:.2f}"
 
 
+def _plain(values: np.ndarray) -> str:
+    return f"{values.mean():.4g} ± {values.std():.2g}" if len(values) > 1 else f"{values[0]:.4g}"
+
+
 def _bytes(values: np.ndarray) -> str:
     return readable_bytes(float(values.mean()))
 
 
-MEAN = Measure("accuracy (mean of clients)", lambda r: r.last["accuracy_mean"], _percent)
-POOLED = Measure("accuracy (pooled)", lambda r: r.last["accuracy"], _percent)
-BEST = Measure("best round (pooled)", lambda r: r.last["best_accuracy"], _percent)
-WORST = Measure("worst decile", lambda r: r.last["worst_decile"], _percent)
-SPREAD = Measure("spread of clients", lambda r: r.last["spread"], _percent)
+MEAN = Measure("accuracy (mean of clients)", lambda r: r.last[r.headline.mean], _percent)
+POOLED = Measure("accuracy (pooled)", lambda r: r.last[r.headline.name], _percent)
+BEST = Measure("best round (pooled)", lambda r: r.last[r.headline.best], _percent)
+WORST = Measure("worst decile", lambda r: r.last[r.headline.worst_decile], _percent)
+SPREAD = Measure("spread of clients", lambda r: r.last[r.headline.spread], _percent)
 BYTES = Measure("bytes per round", lambda r: r.bytes_per_round, _bytes)
 PACE = Measure("seconds per round", lambda r: r.seconds_per_round, lambda v: f"{v.mean():.3g}")
 SECONDS = Measure("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
 
 BRIEF = (MEAN, BEST, WORST, BYTES, SECONDS)  # what a terminal has room for
 FULL = (MEAN, POOLED, BEST, WORST, SPREAD, BYTES, PACE)
-HEADER = ("method", *(measure.title for measure in BRIEF))
 WIDEST = 22  # a method in the terminal
 
 
@@ -71,9 +81,13 @@ def comparison_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
     return [(name, *(measure.cell(runs) for measure in BRIEF)) for name, runs in by_method(results).items()]
 
 
+def _header(results: Sequence[Result]) -> tuple[str, ...]:
+    return "method", *(measure.titled(results) for measure in BRIEF)
+
+
 def comparison_table(results: Sequence[Result], title: str = "") -> Table:
     table = Table(title=title or None)
-    for name in HEADER:
+    for name in _header(results):
         table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
     for method, *numbers in comparison_rows(results):
         # A method with many options is broken over lines, so that there is room for its numbers.
@@ -82,7 +96,7 @@ def comparison_table(results: Sequence[Result], title: str = "") -> Table:
 
 
 def comparison_csv(results: Sequence[Result]) -> str:
-    return write_csv([HEADER, *comparison_rows(results)])
+    return write_csv([_header(results), *comparison_rows(results)])
 
 
 def comparison_sheet(title: str, results: Sequence[Result], baseline: str = "", notes: Sequence[str] = ()) -> Sheet:
@@ -95,7 +109,7 @@ def comparison_sheet(title: str, results: Sequence[Result], baseline: str = "", 
         (name, _runs(runs), *(m.cell(runs) for m in FULL), role if name == base else str(verdicts.get(name, "—")))
         for name, runs in groups.items()
     ]
-    header = ("method", "runs", *(measure.title for measure in FULL), f"against the {role}")
+    header = ("method", "runs", *(measure.titled(results) for measure in FULL), f"against the {role}")
     if not rows:
         return Sheet(title, header, rows, [*notes, *_empty(results)])
     meaning = [

@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from fedtailor.experiment.headline import Headline
 from fedtailor.printable import printable
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bits of a braille cell: four rows, two columns
@@ -32,8 +33,9 @@ class PrintableFormatter(logging.Formatter):
         return printable(super().format(record), lines=True)
 
 
-def curve(values: Sequence[float], width: int = 60, height: int = 8) -> str:
-    """A line plot of values between 0 and 1, with percentages at the left."""
+def curve(values: Sequence[float], width: int = 60, height: int = 8, headline: Headline | None = None) -> str:
+    """A line plot of values, the highest and lowest at the left: accuracies, or what the headline says."""
+    headline = headline or Headline()
     points = np.asarray(values, dtype=float)
     low, high = float(np.nanmin(points)), float(np.nanmax(points))
     high = high if high > low else low + 0.01
@@ -48,6 +50,6 @@ def curve(values: Sequence[float], width: int = 60, height: int = 8) -> str:
     labels = {0: high, height - 1: low}
     lines = []
     for row in range(height):
-        label = f"{100 * labels[row]:6.2f} %" if row in labels else " " * 8
+        label = f"{headline.written(labels[row]):>8}" if row in labels else " " * 8
         lines.append(f"{label} ┤" + "".join(chr(0x2800 + int(bits)) for bits in cells[row]))
     return "\n".join(lines)
