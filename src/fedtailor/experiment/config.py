@@ -133,6 +133,7 @@ class Config:
     def values(self) -> dict[str, Any]:
         """As plain values, every option spelled out."""
         tables: dict[str, Any] = {k: v for k, v in dataclasses.asdict(self.settings).items() if v is not None}
+        tables["metrics"] = [getattr(metric, "__name__", metric) for metric in self.settings.metrics]
         for kind in CHOICES:
             part = getattr(self, kind)
             tables[kind] = {"name": getattr(part, "file", part.name), **_given(part)}

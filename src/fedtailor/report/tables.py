@@ -113,7 +113,7 @@ def comparison_sheet(title: str, results: Sequence[Result], baseline: str = "", 
     if not rows:
         return Sheet(title, header, rows, [*notes, *_empty(results)])
     meaning = [
-        "Accuracies in percent, of the last evaluated round but for the best"
+        "Of the last evaluated round but for the best, shares in percent"
         + ("; ± is the standard deviation over runs." if any(len(runs) > 1 for runs in groups.values()) else "."),
         "Worst decile: mean over the tenth of clients that fare worst. Spread: standard deviation over clients. "
         "Bytes: both ways, all clients together.",
