@@ -19,6 +19,9 @@ from fedtailor.learning.metrics import METRICS
 from fedtailor.methods import methods
 from fedtailor.nets.cnn import CNN
 from fedtailor.nets.mlp import MLP
+from fedtailor.report.results import read_result
+from fedtailor.report.significance import choose_baseline
+from fedtailor.report.tables import comparison_csv
 
 EVERY = sorted(name for name, cls in methods.classes.items() if cls.__module__.startswith("fedtailor.methods."))
 TRANSFER = {"akt_steps": 3, "akt_batch": 8}
@@ -310,3 +313,10 @@ def test_a_regression_from_a_table_runs_into_a_folder(tmp_path):
     run = start(Config.load(None, [*words, "engine=inline"]), tmp_path / "run")
     assert run.metrics[-1]["select_by"] == "rmse"
     assert not (tmp_path / "run" / "labels.json").exists()
+    result = read_result(tmp_path / "run")
+    assert result.clients.tolist() == [s.value("rmse") for s in run.scores.values()]
+    header, row = comparison_csv([result]).splitlines()
+    assert header.startswith("method,rmse (mean of clients),best round (chosen on test data),worst decile")
+    assert row.split(",")[1] == f"{run.metrics[-1]['rmse_mean']:.4g}"
+    worse = dataclasses.replace(result, records=[{**r, "rmse_mean": r["rmse_mean"] + 1} for r in result.records])
+    assert choose_baseline({"worse": [worse], "better": [result]}) == "better"
