@@ -26,9 +26,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.rounds import J_SMALL, federation_of, in_turns
 from fedtailor import Config, Simulation
+from fedtailor.data.task import Task
 from fedtailor.engines.allocator import keep_freed_memory
 from fedtailor.nets import Net, nets
-from fedtailor.nets.architecture import Task
 from fedtailor.nets.build import build_net
 from fedtailor.nets.fast import wide_linear, winograd
 from fedtailor.nets.fast.linear_head import linear_step

@@ -103,6 +103,8 @@ def _adapter(cls: type, name: str) -> pydantic.TypeAdapter[Any]:
 
 def _checked(cls: type, field: dataclasses.Field, value: Any, key: str) -> Any:
     hint = get_type_hints(cls)[field.name]
+    if isinstance(value, str) and _takes_words(hint):  # metrics=auroc,log_loss
+        value = [word.strip() for word in value.split(",") if word.strip()]
     try:
         checked = _adapter(cls, field.name).validate_python(value)
         if isinstance(value, bool) and not isinstance(checked, bool):
@@ -117,6 +119,12 @@ def _checked(cls: type, field: dataclasses.Field, value: Any, key: str) -> Any:
             f"{key} = {shortened(value)} is not allowed: expected {_type_name(hint, field)}{absurd}"
             f"{f' ({meaning})' if meaning else ''}.{near}"
         ) from None
+
+
+def _takes_words(hint: Any) -> bool:
+    """Whether an option is a row of texts, which may be given as one text with commas."""
+    entry = get_args(hint)[0] if get_origin(hint) is tuple else None
+    return entry is str or str in get_args(entry)
 
 
 def _refuse_absurd(value: Any, field: dataclasses.Field) -> None:

@@ -48,6 +48,10 @@ def test_label_names_are_joined_and_scales_are_medians():
         (replace(SECOND, shape=(6,)), r"site 1 \(south\) are float32 of shape \(6,\) where those of site 0 \(north\)"),
         (replace(SECOND, dtype="uint8"), "uint8"),
         (replace(SECOND, labels=()), "only one has names"),
+        (
+            replace(SECOND, task="regression", classes=1, labels=()),
+            "that of site 1 .south. is regression with 1 labels",
+        ),
         (replace(SECOND, client=0), "2 sites say that they are client 0"),
         (replace(SECOND, client=3), "should be 0 to 1"),
     ],
@@ -55,6 +59,19 @@ def test_label_names_are_joined_and_scales_are_medians():
 def test_sites_that_do_not_fit_together_are_named(other, said):
     with pytest.raises(FedTailorError, match=said):
         federation_of([FIRST, other])
+
+
+def test_tasks_must_be_alike_and_possible():
+    many = replace(FIRST, task="multilabel", labels=(), classes=3)
+    assert federation_of([many, replace(many, client=1)]).task.kind == "multilabel"
+    with pytest.raises(FedTailorError, match="multilabel with 4 labels where that of site 0"):
+        federation_of([many, replace(many, client=1, classes=4)])
+    binary = replace(FIRST, task="binary")
+    with pytest.raises(FedTailorError, match="A binary task has two classes"):
+        federation_of([binary, replace(binary, client=1, labels=("neg", "pos"))])
+    for wrong in ({"task": "ranking"}, {"task": 3}, {"task": "binary", "classes": 3, "labels": []}):
+        with pytest.raises(ValueError, match="task"):
+            SiteDescription.read({**FIRST.plain(), **wrong})
 
 
 def test_one_site_cannot_ruin_the_scaling_of_the_others():

@@ -37,7 +37,7 @@ def test_a_step_follows_the_gradient_that_finite_differences_show(setting, part)
     body = net.body.vector
     inputs, logits = (net.features(x).detach(), net.classify) if part == "head" else (x, net)
     stepped, loss = learned_weights(
-        getattr(net, part), own, other, weights, [(inputs, y)], 1e-3, logits=logits, clamp=False
+        getattr(net, part), own, other, weights, [(inputs, y)], 1e-3, logits=logits, loss=F.cross_entropy, clamp=False
     )
     gradient = (weights - stepped) / 1e-3
     assert torch.equal(getattr(net, part).vector, torch.lerp(own, other, stepped))
@@ -54,25 +54,31 @@ def test_a_step_follows_the_gradient_that_finite_differences_show(setting, part)
 def test_each_batch_sees_the_mixture_of_the_one_before(setting):
     net, x, y, own, other, weights = setting
     batches = [(x[:4], y[:4]), (x[4:], y[4:])]
-    both, _ = learned_weights(net.all, own, other, weights, batches, 0.2, logits=net)
+    both, _ = learned_weights(net.all, own, other, weights, batches, 0.2, logits=net, loss=F.cross_entropy)
     one = weights
     for batch in batches:
-        one, _ = learned_weights(net.all, own, other, one, [batch], 0.2, logits=net)
+        one, _ = learned_weights(net.all, own, other, one, [batch], 0.2, logits=net, loss=F.cross_entropy)
     assert torch.equal(both, one)
-    assert not torch.equal(both, learned_weights(net.all, own, other, weights, batches[:1], 0.2, logits=net)[0])
+    assert not torch.equal(
+        both, learned_weights(net.all, own, other, weights, batches[:1], 0.2, logits=net, loss=F.cross_entropy)[0]
+    )
 
 
 def test_weights_stay_between_zero_and_one_unless_told_otherwise(setting):
     net, x, y, own, other, weights = setting
-    bound, _ = learned_weights(net.all, own, other, weights, [(x, y)] * 5, 50.0, logits=net)
+    bound, _ = learned_weights(net.all, own, other, weights, [(x, y)] * 5, 50.0, logits=net, loss=F.cross_entropy)
     assert bound.min() == 0
     assert bound.max() == 1
-    free, _ = learned_weights(net.all, own, other, weights, [(x, y)] * 5, 50.0, logits=net, clamp=False)
+    free, _ = learned_weights(
+        net.all, own, other, weights, [(x, y)] * 5, 50.0, logits=net, loss=F.cross_entropy, clamp=False
+    )
     assert free.min() < 0
     assert free.max() > 1
 
 
 def test_a_batch_whose_loss_is_not_finite_is_left_out(setting):
     net, x, y, own, other, weights = setting
-    stepped, _ = learned_weights(net.all, own, other, weights, [(x * float("inf"), y)], 1.0, logits=net)
+    stepped, _ = learned_weights(
+        net.all, own, other, weights, [(x * float("inf"), y)], 1.0, logits=net, loss=F.cross_entropy
+    )
     assert torch.equal(stepped, weights)

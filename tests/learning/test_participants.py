@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fedtailor import Federation, Protocol
 from fedtailor.engines.worker import Worker
-from fedtailor.learning import Client, cross_entropy
+from fedtailor.learning import Client
 from fedtailor.learning.descent import EXPLODED, SKIPPED, UNDONE
 from fedtailor.methods.fedrep import FedRep
 from fedtailor.nets.mlp import MLP
@@ -51,7 +51,7 @@ def test_pull_is_the_gradient_of_the_proximal_term(federation):
     client = client_of(federation, batch=100)
     net = client.net()
     centre = torch.randn(len(net.all), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    before, gradient = net.all.vector, net.all.gradient(cross_entropy(net, client.samples.x, client.samples.y))
+    before, gradient = net.all.vector, net.all.gradient(F.cross_entropy(net(client.samples.x), client.samples.y))
     client.train(net.all, epochs=1, pull=(centre, 0.3))
     torch.testing.assert_close(net.all.vector, before - 0.1 * (gradient + 0.3 * (before - centre)), rtol=0, atol=1e-12)
 
@@ -188,7 +188,7 @@ def test_a_loop_puts_back_only_the_part_that_diverged(federation):
     one, two = client.net("one"), client.net("two")
     before = two.all.vector
     for x, y, step in client.steps(client.batches(1), one.all, two.all):
-        step(cross_entropy(one, x, y), one.all)
+        step(F.cross_entropy(one(x), y), one.all)
         two.all.weights = torch.full_like(before, float("nan"))
     assert torch.equal(two.all.vector, before)
     assert not torch.equal(one.all.vector, before)
@@ -212,7 +212,7 @@ def test_only_finite_losses_are_recorded_and_stepped_on(federation):
     taken, moved = [], []
     for x, y, step in client.steps(client.batches(4, size=12), net.all):
         before = net.all.vector
-        taken.append(step(cross_entropy(net, x, y) * next(factors)))
+        taken.append(step(F.cross_entropy(net(x), y) * next(factors)))
         moved.append(not torch.equal(net.all.vector, before))
     assert taken == moved == [True, False, False, True]
     assert len(client.losses) == 2

@@ -77,7 +77,7 @@ def test_the_finite_difference_is_the_hessian_times_the_gradient(federation):
         return F.cross_entropy(hidden @ v[36:54].view(3, 6).T + v[54:], y)
 
     exact = torch.autograd.functional.hvp(loss, net.all.vector, g)[1]
-    found = PerFedAvg(delta=1e-5)._curvature(net, net.all.vector, g, x, y)
+    found = PerFedAvg(delta=1e-5)._curvature(simulation.worker._client(2, 1, "fit"), net, net.all.vector, g, (x, y))
     torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-6)
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedtailor.report.metric import Metric
+from fedtailor.experiment.headline import Headline
 from fedtailor.report.results import read_run
 from fedtailor.report.significance import Verdict, against, choose_baseline, holm, paired_test
 
-ACCURACY = Metric()
+ACCURACY = Headline()
 
 
 def read(*paths):

@@ -53,6 +53,7 @@ def _travels(cls: type[Method]) -> str:
     when = "after the server's answer" if cls.eval_point == "after_sync" else "after local training"
     return (
         f"Family: {cls.family}\nSent down: {down}\nSent up: {up}\nKept by the client: {keeps}\n"
+        f"Tasks: {', '.join(cls.tasks)}\n"
         f"Evaluated: {when}; BatchNorm statistics: {cls.bn_buffers}\nA client that joins after training {cls.new_client}"
     )
 

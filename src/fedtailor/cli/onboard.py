@@ -30,14 +30,16 @@ def onboard(
     with importing():
         from fedtailor.engines.base import save_module
         from fedtailor.experiment import onboarding
+        from fedtailor.experiment.headline import Headline
     simulation = onboarding.finished_simulation(run)
     new_words = [*onboarding.data_words(data), *(words or [])]
     newcomer = onboarding.onboard(simulation, onboarding.read_newcomer(run, new_words))
     save_module(newcomer.model, out)
     console.print(f"A new client of {simulation.method.name} {simulation.method.new_client}.")
     if newcomer.after.total:
+        metric = Headline(simulation.worker.metrics[0].name)
+        after, before = (metric.shown(score.value(metric.name)) for score in (newcomer.after, newcomer.before))
         console.print(
-            f"Accuracy on its {newcomer.after.total} test samples: {100 * newcomer.after.accuracy:.2f} % "
-            f"(before it trained: {100 * newcomer.before.accuracy:.2f} %)"
+            f"{metric.heading} on its {newcomer.after.total} test samples: {after} (before it trained: {before})"
         )
     console.print(f"Model: {out}", soft_wrap=True)

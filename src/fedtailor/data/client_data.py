@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,6 +20,15 @@ class Split:
     def take(self, index: Tensor) -> Tensor:
         """The raw samples at these positions of the party's own counting."""
         return self.x[index] if self.rows is None else self.x[self.rows[index]]
+
+    def subset(self, index: Tensor) -> Split:
+        """Some of the samples, in this order, without a copy of them."""
+        return Split(self.x, self.y[index], index if self.rows is None else self.rows[index])
+
+    def held_out(self, count: int, generator: torch.Generator) -> tuple[Split, Split]:
+        """Split off so many samples, drawn at random: the rest in its order, and those."""
+        order = torch.randperm(len(self), generator=generator)
+        return self.subset(order[count:].sort().values), self.subset(order[:count])
 
     def apart(self, index: Sequence[int] | None = None) -> Split:
         """A copy, of some samples or all, that shares no memory with a pool or another split."""
@@ -39,6 +48,9 @@ class RemoteSplit(Split):
 
     count: int = 0
 
+    def held_out(self, count: int, generator: torch.Generator) -> tuple[Split, Split]:
+        return replace(self, count=len(self) - count), replace(self, count=count)
+
     def __len__(self) -> int:
         return self.count
 
@@ -50,9 +62,15 @@ class ClientData:
     name: str
     train: Split
     test: Split
+    validation: Split | None = None  # held out of the training samples; see `Federation.with_validation`
 
     def apart(self) -> ClientData:
-        return ClientData(self.name, self.train.apart(), self.test.apart())
+        return replace(
+            self,
+            train=self.train.apart(),
+            test=self.test.apart(),
+            validation=None if self.validation is None else self.validation.apart(),
+        )
 
 
 def shape_words(shape: Sequence[int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from fedtailor.data.task import Kind
 from fedtailor.errors import FedTailorError
 from fedtailor.limits import check_bytes, check_count
 
@@ -49,11 +50,24 @@ def as_type(x: np.ndarray, where: str) -> np.ndarray:
     )
 
 
-def as_labels(y: Array, where: str) -> np.ndarray:
-    """Labels as int64, one a sample, from 0."""
+def kind_of(y: Array, where: str) -> Kind:
+    """The task that labels speak of: floats are regression, rows of 0 and 1 multi-label, true and false binary, the rest multi-class."""
     found = _numpy(y, where)
+    if found.ndim == 2 and found.shape[1] > 1 and np.isin(found, (0, 1)).all():
+        return "multilabel"
+    kinds: dict[str, Kind] = {"f": "regression", "b": "binary"}
+    return kinds.get(found.dtype.kind, "multiclass")
+
+
+def as_labels(y: Array, where: str, kind: Kind = "multiclass") -> np.ndarray:
+    """Labels as a federation keeps them: int64 (n,) from 0 of classes, uint8 (n, labels) or float32 (n, targets) of other tasks."""
+    found = _numpy(y, where)
+    if kind in ("multilabel", "regression"):
+        return _columns(found, where, kind)
     if found.ndim != 1:
         raise FedTailorError(f"{where} has shape {found.shape}: expected one label a sample, shape (n,).")
+    if kind == "binary" and found.dtype.kind in "bf" and np.isin(found, (0, 1)).all():
+        found = found.astype(np.int64)
     if found.dtype.kind not in "iu":
         raise FedTailorError(
             f"{where} has labels of type {found.dtype}: expected whole numbers from 0. Convert them, for example with "
@@ -62,7 +76,32 @@ def as_labels(y: Array, where: str) -> np.ndarray:
     if len(found) and found.min() < 0:
         raise FedTailorError(f"{where} has labels below 0 (down to {found.min()}): expected whole numbers from 0.")
     check_count(int(found.max(initial=0)) + 1, "CLASSES", where)
+    if kind == "binary" and found.max(initial=0) > 1:
+        raise FedTailorError(f"{where} has labels up to {found.max()}: a binary task has 0 and 1.")
     return found.astype(np.int64)
+
+
+def classes_of(y: np.ndarray, kind: Kind) -> int:
+    """How many classes, labels or targets these labels have at least."""
+    if kind == "binary":
+        return 2
+    return int(y.max(initial=0)) + 1 if kind == "multiclass" else y.shape[1]
+
+
+def _columns(found: np.ndarray, where: str, kind: Kind) -> np.ndarray:
+    if kind == "regression" and found.ndim == 1:
+        found = found[:, None]
+    if found.ndim != 2 or found.dtype.kind not in "biuf" or found.shape[1] == 0:
+        raise FedTailorError(
+            f"{where} has labels of type {found.dtype} and shape {found.shape}: a {kind} task needs a row of numbers a sample."
+        )
+    check_count(found.shape[1], "CLASSES", where)
+    if kind == "regression":
+        with np.errstate(over="ignore"):  # what becomes infinite is told of where labels are checked
+            return found.astype(np.float32)
+    if not np.isin(found, (0, 1)).all():
+        raise FedTailorError(f"{where} has labels other than 0 and 1, which are those of a multi-label task.")
+    return found.astype(np.uint8)
 
 
 def vocabulary(x: np.ndarray) -> int:

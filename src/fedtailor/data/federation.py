@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from fedtailor.data.client_data import ClientData, RemoteSplit, Split, dtype_word, shape_words
-from fedtailor.data.compact import Array, as_labels, as_samples, as_type, vocabulary
-from fedtailor.data.partition import Partition, hold_out, partitions
+from fedtailor.data.compact import Array, as_labels, as_samples, as_type, classes_of, kind_of, vocabulary
+from fedtailor.data.partition import Partition, check_task, hold_out, partitions
 from fedtailor.data.partitions.natural import Natural
 from fedtailor.data.pool import Pool, data_root
+from fedtailor.data.task import CLASSES, KINDS, Kind, Task
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.limits import check_bytes, check_count
-from fedtailor.nets.architecture import Task
-from fedtailor.randomness import numpy_stream
+from fedtailor.randomness import numpy_stream, torch_stream
 from fedtailor.registry import build
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ class Federation:
     `mean` and `std` (one number, or one a channel) apply to uint8 samples after scaling to [0, 1]. Arrays handed to `from_arrays` and
     `from_clients` may be NumPy or PyTorch: uint8 images (n, H, W), (n, C, H, W), or channels last (n, H, W, 1 or 3), which are moved to
     channels first; floats of any shape, kept as float32; whole numbers (n, length), taken as token ids.
+
+    Labels tell the task unless `task` does: whole numbers (n,) are classes, true and false are binary, rows (n, k) of 0 and 1 are
+    multi-label, other floats are targets of a regression.
     """
 
     clients: list[ClientData]
@@ -51,6 +54,7 @@ class Federation:
     labels: tuple[str, ...]
     vocabulary: int
     server: Split
+    kind: Kind = "multiclass"
 
     def __post_init__(self) -> None:
         if not self.clients:
@@ -82,8 +86,9 @@ class Federation:
             partition = partitions.build(partition, options)
         elif options:
             raise FedTailorError(f"Give {', '.join(options)} to the partition itself: it is made already.")
+        check_task(partition, pool)
         deal = partition.deal(pool, _count(clients, "clients"), numpy_stream(seed, "partition"))
-        x, y = as_type(pool.x, "the data set"), torch.from_numpy(pool.y.astype(np.int64))
+        x, y = as_type(pool.x, "the data set"), torch.from_numpy(as_labels(pool.y, "the data set", pool.kind))
         whole = _mapped(x) if isinstance(x, np.memmap) else None
 
         def split(rows: np.ndarray) -> Split:
@@ -101,6 +106,7 @@ class Federation:
             labels=pool.labels,
             vocabulary=pool.vocabulary,
             server=split(deal.server),
+            kind=pool.kind,
         )
 
     @classmethod
@@ -110,19 +116,24 @@ class Federation:
         y: Array,
         *,
         clients: int = 20,
-        partition: str | Partition = "dirichlet",
+        partition: str | Partition | None = None,
         seed: int = 0,
         classes: int | None = None,
+        task: Kind | None = None,
         **options: Any,
     ) -> Federation:
-        """Deal arrays to clients; `options` are those of the partition, such as beta=0.5."""
-        samples, labels = as_samples(x, "x"), as_labels(y, "y")
+        """Deal arrays to clients; `options` are those of the partition, such as beta=0.5.
+
+        By default samples are dealt by dirichlet, or where they have no class by iid.
+        """
+        kind = _kind(task, y, "y")
+        samples, labels = as_samples(x, "x"), as_labels(y, "y", kind)
         if len(labels) == 0:
             raise FedTailorError("The arrays are empty: there is no sample to deal.")
-        found = int(labels.max()) + 1
-        pool = Pool(
-            samples, labels, found if classes is None else _count(classes, "classes"), vocabulary=vocabulary(samples)
-        )
+        found = classes_of(labels, kind) if classes is None else _count(classes, "classes")
+        pool = Pool(samples, labels, found, vocabulary=vocabulary(samples), kind=kind)
+        if partition is None:
+            partition = "dirichlet" if kind in CLASSES else "iid"
         return cls.from_pool(pool, partition, clients, seed, **options)
 
     @classmethod
@@ -133,6 +144,7 @@ class Federation:
         test_share: float = 0.25,
         seed: int = 0,
         names: Sequence[str] | None = None,
+        task: Kind | None = None,
     ) -> Federation:
         """From each client's own arrays: (x, y), of which `test_share` at random becomes its test part, or (x, y, x_test, y_test)."""
         if isinstance(parts, Mapping):
@@ -145,18 +157,20 @@ class Federation:
         if not parts:
             raise FedTailorError("A federation needs at least one client.")
         rng = numpy_stream(seed, "partition")
-        clients = [_client(name, part, test_share, rng) for name, part in zip(names, parts, strict=True)]
+        kind = _kind(task, parts[0][1] if len(parts[0]) > 1 else np.empty(0, int), f"y of client '{names[0]}'")
+        clients = [_client(name, part, kind, test_share, rng) for name, part in zip(names, parts, strict=True)]
         splits = [split for client in clients for split in (client.train, client.test) if len(split)]
         first = clients[0].train.x
         return cls(
             clients=clients,
             shape=tuple(first.shape[1:]),
-            classes=max((int(split.y.max()) + 1 for split in splits), default=1),
+            classes=max((classes_of(split.y.numpy(), kind) for split in splits), default=1),
             mean=(0.5,),
             std=(0.5,),
             labels=(),
             vocabulary=max((vocabulary(split.x.numpy()) for split in splits), default=0),
-            server=Split(first[:0], torch.empty(0, dtype=torch.int64)),
+            server=Split(first[:0], clients[0].train.y[:0]),
+            kind=kind,
         )
 
     @classmethod
@@ -169,12 +183,16 @@ class Federation:
         features: Sequence[str] | None = None,
         test_share: float = 0.25,
         seed: int = 0,
+        task: Kind | None = None,
     ) -> Federation:
-        """From a data frame, or a CSV or Parquet file: the column `client` says whose a row is, `label` what to predict."""
+        """From a data frame, or a CSV or Parquet file: the column `client` says whose a row is, `label` what to predict.
+
+        A label column of fractions is a regression; anything else names classes, unless `task` says so.
+        """
         from fedtailor.data.sources.table import read_table, table_pool
 
         frame = read_table(Path(table)) if isinstance(table, str | PathLike) else table
-        pool = table_pool(frame, label, client, tuple(features or ()))
+        pool = table_pool(frame, label, client, tuple(features or ()), task="auto" if task is None else _known(task))
         return cls.from_pool(pool, Natural(test_share=test_share), clients=0, seed=seed)
 
     @classmethod
@@ -204,7 +222,18 @@ class Federation:
 
     @property
     def task(self) -> Task:
-        return Task(self.shape, self.classes, self.vocabulary)
+        return Task(self.shape, self.classes, self.vocabulary, self.kind)
+
+    def with_validation(self, share: float, seed: int, first: int = 0) -> Federation:
+        """Hold out a share of each client's training samples, rounded down, to validate on; `first` is the number of the first client."""
+        if not share:
+            return self
+        clients = []
+        for number, client in enumerate(self.clients, start=first):
+            count = validation_count(len(client.train), share)
+            train, validation = client.train.held_out(count, torch_stream(seed, "validation", number))
+            clients.append(replace(client, train=train, validation=validation))
+        return replace(self, clients=clients)
 
     @property
     def at_hand(self) -> bool:
@@ -230,13 +259,19 @@ class Federation:
 
     @property
     def label_counts(self) -> np.ndarray:
-        """Training samples of each class at each client (clients × classes)."""
+        """Training samples of each class or label at each client (clients × classes); of a regression there are none to count."""
+        if self.kind == "regression":
+            return np.zeros((len(self.clients), 0), dtype=np.int64)
+        if self.kind == "multilabel":
+            return np.stack([client.train.y.sum(0).numpy() for client in self.clients])
         return np.stack([np.bincount(client.train.y.numpy(), minlength=self.classes) for client in self.clients])
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """Draw who holds which labels; also save it if a path is given (.png, .pdf or .svg)."""
         from fedtailor.data.label_figure import label_figure
 
+        if self.kind == "regression":
+            raise FedTailorError("The samples of a regression have no labels to be drawn.")
         figure = label_figure(self.label_counts, self.labels)
         if path is not None:
             figure.savefig(path, dpi=200)
@@ -244,27 +279,46 @@ class Federation:
 
     def __repr__(self) -> str:
         sizes, kinds = self.sizes, (self.label_counts > 0).sum(axis=1)
+        what = {"multilabel": "labels", "regression": "targets"}.get(self.kind, "classes")
         lines = [
-            f"Federation: {len(self.clients):,} clients, {self.classes:,} classes, "
+            f"Federation: {len(self.clients):,} clients, {self.classes:,} {what}, "
             f"samples of {shape_words(self.shape)} {dtype_word(self.clients[0].train.x)}",
             f"  {sizes.sum():,} training and {sum(len(c.test) for c in self.clients):,} test samples"
             + (f", {len(self.server):,} at the server" if len(self.server) else ""),
             f"  training samples per client: {_spread(sizes)}",
-            f"  classes per client:          {_spread(kinds)}",
         ]
+        if self.kind != "regression":
+            lines.append(f"  {what + ' per client:':<28} {_spread(kinds)}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
 
 
-def _client(name: str, part: Sequence[Array], test_share: float, rng: np.random.Generator) -> ClientData:
+def validation_count(samples: int, share: float) -> int:
+    """How many of a client's training samples are held out; one is always left to train on."""
+    return min(int(share * samples + 1e-9), samples - 1)  # 1e-9: 0.29 · 100 is 29, not 28.999…
+
+
+def _known(task: Any) -> Kind:
+    if task not in KINDS:
+        raise FedTailorError(
+            f"task = {task!r} is not allowed: expected one of {', '.join(KINDS)}.{nearest(str(task), KINDS)}"
+        )
+    return task
+
+
+def _kind(task: Kind | None, y: Array, where: str) -> Kind:
+    return kind_of(y, where) if task is None else _known(task)
+
+
+def _client(name: str, part: Sequence[Array], kind: Kind, test_share: float, rng: np.random.Generator) -> ClientData:
     where = f"client '{name}'"
     if len(part) not in (2, 4):
         raise FedTailorError(f"{where}: expected (x, y) or (x_train, y_train, x_test, y_test), got {len(part)} arrays.")
-    x, y = _pair(part[0], part[1], where)
+    x, y = _pair(part[0], part[1], kind, where)
     if len(part) == 4:
-        test_x, test_y = _pair(part[2], part[3], f"{where}, test part")
+        test_x, test_y = _pair(part[2], part[3], kind, f"{where}, test part")
         return ClientData(name, Split(x, y), Split(test_x, test_y))
     if not len(y):
         raise FedTailorError(f"{where} has no sample. Leave it out, or give it some.")
@@ -273,8 +327,8 @@ def _client(name: str, part: Sequence[Array], test_share: float, rng: np.random.
     return ClientData(name, Split(x[train], y[train]), Split(x[test], y[test]))
 
 
-def _pair(x: Array, y: Array, where: str) -> tuple[Tensor, Tensor]:
-    samples, labels = as_samples(x, f"x of {where}"), as_labels(y, f"y of {where}")
+def _pair(x: Array, y: Array, kind: Kind, where: str) -> tuple[Tensor, Tensor]:
+    samples, labels = as_samples(x, f"x of {where}"), as_labels(y, f"y of {where}", kind)
     if len(samples) != len(labels):
         raise FedTailorError(f"{where} has {len(samples)} samples but {len(labels)} labels.")
     return torch.from_numpy(np.array(samples)), torch.from_numpy(labels)
@@ -295,9 +349,7 @@ def _check(split: Split, where: str, federation: Federation, dtype: torch.dtype)
         )
     if len(split) == 0 or isinstance(split, RemoteSplit):
         return
-    low, high = int(split.y.min()), int(split.y.max())
-    if low < 0 or high >= federation.classes:
-        raise FedTailorError(f"Labels must lie in 0..{federation.classes - 1}, but {where} has {low} to {high}.")
+    federation.task.check(split.y, where)
     if split.x.is_floating_point():
         bad = sum(int((~piece.isfinite()).flatten(1).any(dim=1).sum()) for piece in _pieces(split))
         if bad:

@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedtailor.data.pool import Pool
+from fedtailor.data.task import CLASSES
 from fedtailor.errors import FedTailorError
 from fedtailor.registry import Registry, check, option
 
@@ -36,6 +37,7 @@ class Partition(ABC):
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
+    by_class: ClassVar[bool] = True  # whether samples are dealt by their class
 
     test_share: float = option(0.25, "share of each client's samples kept for testing", at_least=0.0, at_most=0.9)
 
@@ -47,6 +49,15 @@ class Partition(ABC):
 
 
 partitions: Registry[Partition] = Registry("partition")
+
+
+def check_task(partition: Partition, pool: Pool) -> None:
+    """Refuse a partition that deals by class where samples have no class."""
+    if partition.by_class and pool.kind not in CLASSES:
+        raise FedTailorError(
+            f"The partition '{partition.name}' deals samples by their class, but this is a {pool.kind} task. Take partition=iid, or "
+            "natural where the data says who owns a sample."
+        )
 
 
 def check_clients(pool: Pool, clients: int) -> None:

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedtailor.data.task import Kind, Task
 from fedtailor.errors import FedTailorError
 from fedtailor.limits import check_count
 from fedtailor.registry import Registry
@@ -33,6 +34,7 @@ class Pool:
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
     vocabulary: int = 0  # for token ids: how many there are
+    kind: Kind = "multiclass"  # of task; `y` has one column per label or target of multi-label and regression tasks
 
     def __post_init__(self) -> None:
         n = len(self.y)
@@ -43,10 +45,11 @@ class Pool:
                 raise FedTailorError(f"The data set has {n} labels but {len(column)} entries in '{what}'.")
         check_count(self.classes, "CLASSES", "The data set")
         check_count(self.vocabulary, "TOKENS", "The data set")
-        if self.y.min() < 0 or self.y.max() >= self.classes:
-            raise FedTailorError(
-                f"Labels must lie in 0..{self.classes - 1}, but the data set has labels from {self.y.min()} to {self.y.max()}."
-            )
+        self.task.check(self.y, "the data set")
+
+    @property
+    def task(self) -> Task:
+        return Task(tuple(self.x.shape[1:]), self.classes, self.vocabulary, self.kind)
 
     def __len__(self) -> int:
         return len(self.y)

@@ -13,6 +13,7 @@ from fedtailor.data.client_data import Split
 from fedtailor.data.compact import as_type
 from fedtailor.data.federation import Federation
 from fedtailor.data.pool import Pool
+from fedtailor.data.task import CLASSES
 from fedtailor.errors import FedTailorError
 
 PIECE = 1024  # images resized at a time
@@ -32,6 +33,10 @@ def with_proxy(federation: Federation, pool: Pool) -> Federation:
     The labels are those of another task. They are kept where the federation has a class of that number, and samples with others are
     left out, so that what wants a label (an attack's target) gets one that the net knows.
     """
+    if federation.kind not in CLASSES or pool.kind not in CLASSES:
+        raise FedTailorError(
+            f"Proxy data is of classes, but the task is {federation.kind} and that of data.proxy {pool.kind}."
+        )
     rows = np.flatnonzero(pool.y < federation.classes)
     pixels, own, found = as_type(pool.x, "the proxy data"), tuple(federation.shape), tuple(pool.x.shape[1:])
     images = len(own) == len(found) == 3 and own[0] == found[0] and pixels.dtype == np.uint8

@@ -15,6 +15,8 @@ import torch
 
 from fedtailor.data.client_data import ClientData, RemoteSplit, Split
 from fedtailor.data.federation import Federation
+from fedtailor.data.task import CLASSES as CLASS_TASKS
+from fedtailor.data.task import KINDS, Kind
 from fedtailor.errors import FedTailorError
 
 DTYPES = ("uint8", "float32", "float64", "int8", "int16", "int32", "int64")
@@ -46,6 +48,7 @@ class SiteDescription:
     std: tuple[float, ...]
     train: int
     test: int
+    task: Kind = "multiclass"
 
     @classmethod
     def of(cls, federation: Federation, client: int | None) -> SiteDescription:
@@ -63,6 +66,7 @@ class SiteDescription:
             std=tuple(federation.std),
             train=len(own.train),
             test=len(own.test),
+            task=federation.kind,
         )
 
     @classmethod
@@ -75,6 +79,8 @@ class SiteDescription:
             )
         if plain["dtype"] not in DTYPES:
             raise ValueError(f"its samples are of no type in {', '.join(DTYPES)}")
+        if plain["task"] not in KINDS:
+            raise ValueError(f"its task is none of {', '.join(KINDS)}")
         shape = _several(plain, "shape", range(1, 9))
         classes = _whole(plain["classes"], "classes", 1, CLASSES)
         site = cls(
@@ -89,9 +95,12 @@ class SiteDescription:
             std=tuple(_real(s, "std", *STDS) for s in _several(plain, "std", (1, shape[0]))),
             train=_whole(plain["train"], "train", 1, SAMPLES),
             test=_whole(plain["test"], "test", 0, SAMPLES),
+            task=plain["task"],
         )
         if math.prod(site.shape) > VALUES:
             raise ValueError(f"a sample of shape {site.shape} has more than {VALUES:,} values")
+        if site.task == "binary" and site.classes != 2:
+            raise ValueError("its task is binary, but it does not have two classes")
         if len(set(site.labels)) < len(site.labels):
             raise ValueError("two of its labels have the same name")
         return site
@@ -102,11 +111,19 @@ class SiteDescription:
     def stand_in(self) -> Federation:
         """The federation of this site alone, without its samples."""
         x = torch.empty(0, *self.shape, dtype=getattr(torch, self.dtype))
-        y = torch.empty(0, dtype=torch.int64)
+        y = torch.empty(0, dtype=torch.int64) if self.task in CLASS_TASKS else torch.empty(0, self.classes)
         train, test = (RemoteSplit(x, y, count=count) for count in (self.train, self.test))
         client = ClientData(self.name, train, test)
         return Federation(
-            [client], self.shape, self.classes, self.mean, self.std, self.labels, self.vocabulary, Split(x, y)
+            [client],
+            self.shape,
+            self.classes,
+            self.mean,
+            self.std,
+            self.labels,
+            self.vocabulary,
+            server=Split(x, y),
+            kind=self.task,
         )
 
 
@@ -123,6 +140,11 @@ def common_to(sites: Sequence[SiteDescription]) -> SiteDescription:
                 f"Samples must be alike everywhere, but those of site {site.client} ({site.name}) are {site.dtype} of shape {site.shape} "
                 f"where those of site {first.client} ({first.name}) are {first.dtype} of shape {first.shape}."
             )
+        if _labelled(site) != _labelled(first):
+            raise FedTailorError(
+                f"All sites must have the same task, but that of site {site.client} ({site.name}) is {_told(site)} where that of site "
+                f"{first.client} ({first.name}) is {_told(first)}. A site can say its own in site.toml: data.task."
+            )
         if bool(site.labels) != bool(first.labels):
             raise FedTailorError(
                 f"Either all sites name their labels or none does: of site {site.client} ({site.name}) and site {first.client} "
@@ -131,6 +153,8 @@ def common_to(sites: Sequence[SiteDescription]) -> SiteDescription:
     labels = first.labels
     if any(site.labels != labels for site in sites):
         labels = tuple(sorted({label for site in sites for label in site.labels}))
+    if first.task == "binary" and len(labels) > 2:
+        raise FedTailorError(f"A binary task has two classes, but the sites name {', '.join(labels[:4])} together.")
     if len(labels) > CLASSES:
         most = max(sites, key=lambda site: len(site.labels))
         raise FedTailorError(
@@ -166,6 +190,15 @@ def federation_of(sites: Sequence[SiteDescription]) -> Federation:
     names = _distinct([site.name for site in ordered])
     parts = [replace(part, name=name) for part, name in zip(parts, names, strict=True)]
     return replace(common_to(ordered).stand_in(), clients=parts)
+
+
+def _labelled(site: SiteDescription) -> tuple[Kind, int]:
+    """What must be alike at all sites: the task and, but for classes, of which a site may not have all, the number of labels."""
+    return site.task, 0 if site.task == "multiclass" else site.classes
+
+
+def _told(site: SiteDescription) -> str:
+    return site.task if site.task in CLASS_TASKS else f"{site.task} with {site.classes} labels"
 
 
 def _distinct(names: list[str]) -> list[str]:

@@ -29,9 +29,11 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.callbacks import Callbacks
 from fedtailor.experiment.checkpoint import load_latest, oldest_round
 from fedtailor.experiment.config import Config
+from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.run import Stop, carry_out
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.experiment.simulation import Simulation
+from fedtailor.learning.metrics import selected
 
 log = logging.getLogger("fedtailor")
 
@@ -104,7 +106,8 @@ class ServerApp:
         joined, failed = self.transport.ask_nodes(Work.ONBOARD, 0, engine.plain(), payloads, nodes)
         for k, site in enumerate(sites):
             if k in joined:
-                log.info("%s %s.%s", site.name, method.new_client, _accuracy_note(joined[k]))
+                note = _score_note(joined[k], Headline(simulation.worker.metrics[0].name))
+                log.info("%s %s.%s", site.name, method.new_client, note)
             else:
                 log.warning("%s did not join: %s", site.name, {**silent, **failed}[k])
         self.transport.part()
@@ -152,7 +155,14 @@ class ServerApp:
     def _engine(self, federation: Federation, sites: Sequence[SiteDescription]) -> Flower:
         sizes = {site.client: (site.train, site.test) for site in sites if site.client is not None}
         names = [f"site {i} ({client.name})" for i, client in enumerate(federation.clients)]
-        checks = ReplyChecks(self.config.method.up, sizes, few=max(federation.classes, len(sites)))
+        settings = self.config.settings
+        checks = ReplyChecks(
+            self.config.method.up,
+            sizes,
+            few=max(federation.classes, len(sites)),
+            metrics=selected(federation.task, settings.metrics, settings.select_by),
+            validation=settings.validation,
+        )
         common = {"common": common_to(sites).plain()}
         oldest = partial(oldest_round, self.folder / "run" / "checkpoints")
         hellos = self.known_sites.hellos
@@ -195,10 +205,10 @@ class ServerApp:
             time.sleep(LOOK)
 
 
-def _accuracy_note(outcome: Outcome) -> str:
+def _score_note(outcome: Outcome, metric: Headline) -> str:
     score = outcome.score
     if score is None or not score.total:
         return ""
-    before = outcome.logged.get("accuracy_before")
-    then = "" if before is None else f" (before it trained: {100 * before:.2f} %)"
-    return f" Accuracy on its {score.total} test samples: {100 * score.accuracy:.2f} %{then}"
+    before = outcome.logged.get(f"{metric.name}_before")
+    then = "" if before is None else f" (before it trained: {metric.shown(before)})"
+    return f" {metric.heading} on its {score.total} test samples: {metric.shown(score.value(metric.name))}{then}"

@@ -166,16 +166,17 @@ class SiteNode:
         replace_text(file, json.dumps(trained + 1))
 
     def _worker(self, common: SiteDescription) -> Worker:
+        settings, number = self.config.settings, self.place.client
         data = as_member(self.data, common.stand_in())
-        return Worker(
-            data, self.config.method, self.config.net, None, self.config.settings, first=self.place.client or 0
-        )
+        if number is not None:
+            data = data.with_validation(settings.validation, settings.seed, first=number)
+        return Worker(data, self.config.method, self.config.net, None, settings, first=number or 0)
 
     def _moment(self, work: Work, round: int, step: int) -> int:
         """Return the moment of a work in its run, a growing number; a state is stored under the moment of the work that made it."""
-        if work is Work.FINISH:
-            return 2 * self.config.settings.rounds + 1 + round
-        return 2 * round if work.trains else 2 * round + 1 + step
+        if step:  # closing steps come after the last round, which early stopping may have made any
+            return 2 * self.config.settings.rounds + 1 + step
+        return 2 * round if work.trains else 2 * round + 1
 
     def _save_model(self, worker: Worker, id: int, round: int, payload: Payload) -> None:
         models = self.place.folder / "models"
@@ -189,7 +190,8 @@ class SiteNode:
         before = worker.evaluate(0, 0, payload)
         worker.onboard(0, payload)
         self._save_model(worker, 0, 0, payload)
-        logged = {} if math.isnan(before.accuracy) else {"accuracy_before": before.accuracy}
+        name = worker.metrics[0].name
+        logged = {} if math.isnan(before.value(name)) else {f"{name}_before": before.value(name)}
         return Outcome(score=worker.evaluate(0, 0, payload), logged=logged)
 
 

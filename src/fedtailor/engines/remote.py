@@ -109,8 +109,14 @@ def _read(plain: dict[str, Any], tensors: Numbered, device: str) -> dict[int, Ou
 
 def _outcome(fields: dict[str, Any], tensors: Numbered, device: str) -> Outcome:
     up = {name: tensors[k].to(device) for name, k in fields["up"].items()}
-    score = None if fields["score"] is None else Score(*fields["score"])
-    return Outcome(up, fields["samples"], fields["loss"], score, fields["logged"])
+    return Outcome(up, fields["samples"], fields["loss"], _score(fields["score"], tensors), fields["logged"])
+
+
+def _score(fields: dict[str, Any] | None, tensors: Numbered) -> Score | None:
+    if fields is None:
+        return None
+    outputs = None if fields["outputs"] is None else tensors[fields["outputs"]]
+    return Score(**{**fields, "outputs": outputs, "validation": _score(fields["validation"], tensors)})
 
 
 # -- where the worker is -------------------------------------------------------------------------------------------------------------
@@ -167,11 +173,21 @@ class Service:
 def _plain(outcome: Outcome, tensors: list[Tensor]) -> dict[str, Any]:
     first = len(tensors)
     tensors.extend(outcome.up.values())
-    score = None if outcome.score is None else dataclasses.astuple(outcome.score)
     return {
         "up": {name: first + k for k, name in enumerate(outcome.up)},
         "samples": outcome.samples,
         "loss": outcome.loss,
-        "score": score,
+        "score": _plain_score(outcome.score, tensors),
         "logged": outcome.logged,
     }
+
+
+def _plain_score(score: Score | None, tensors: list[Tensor]) -> dict[str, Any] | None:
+    if score is None:
+        return None
+    number = None
+    if score.outputs is not None:
+        number = len(tensors)
+        tensors.append(score.outputs)
+    fields = {field.name: getattr(score, field.name) for field in dataclasses.fields(score)}
+    return {**fields, "outputs": number, "validation": _plain_score(score.validation, tensors)}

@@ -12,16 +12,19 @@ from torch import Tensor, nn
 
 from fedtailor.data.client_data import ClientData, Split
 from fedtailor.data.federation import Federation
+from fedtailor.data.task import Task
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.readonly import ReadOnlyPayloads, kept_apart
 from fedtailor.engines.states import States
 from fedtailor.engines.work import Work
+from fedtailor.errors import FedTailorError
 from fedtailor.learning import Client, Payload, Protocol, State
+from fedtailor.learning.metrics import CONFUSION, selected
 from fedtailor.learning.participants import Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.schedule import lr_factor
 from fedtailor.learning.scoring import Score, score
-from fedtailor.methods.base import Method
+from fedtailor.methods.base import Method, methods
 from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.net import Net
 from fedtailor.randomness import Key, seeded
@@ -42,12 +45,15 @@ class Worker:
         first: int = 0,
     ) -> None:
         """`first` is the number of the federation's first client: a site's worker has one client, which need not be number 0."""
+        _check_task(method, federation.task)
         self.federation = federation
         self.clients: dict[int, ClientData] = {first + k: client for k, client in enumerate(federation.clients)}
         self.method = method
         self.protocol = protocol
         buffers = method.bn_buffers if protocol.bn_buffers == "method" else protocol.bn_buffers
         self.modules = Modules(net, head, federation.task, protocol, carry_buffers=buffers == "average")
+        self.metrics = selected(federation.task, protocol.metrics, protocol.select_by)
+        self.keep_outputs = CONFUSION in protocol.metrics or not all(metric.power for metric in self.metrics)
         self.states = States()
         values = sum(len(c.train) + len(c.test) for c in federation.clients) * torch.Size(federation.shape).numel()
         self.ready = values * protocol.torch_dtype.itemsize <= READY_LIMIT
@@ -116,7 +122,7 @@ class Worker:
                 seeded(self.protocol.seed, *client.keys, "personal"),
             ):
                 model = self.method.personal(client, lent)
-            result = score(model, self._test(id))
+            result = self._scored(model, id)
         return Outcome(up, len(client.samples), loss, result, {**client.logged, **client.trouble})
 
     def sync(self, id: int, round: int, payload: Payload) -> Outcome:
@@ -140,10 +146,10 @@ class Worker:
         self._keep(client, payload)
 
     def score(self, id: int, round: int, payload: Payload) -> Outcome:
-        if not len(self.clients[id].test):
+        if not len(self.clients[id].test) and not self.clients[id].validation:
             return Outcome(score=Score())
         client = self._client(id, round, "evaluate")
-        result = score(self._personal(client, payload), self._test(id))
+        result = self._scored(self._personal(client, payload), id)
         return Outcome(score=result, logged=dict(client.trouble))
 
     def evaluate(self, id: int, round: int, payload: Payload) -> Score:
@@ -174,8 +180,16 @@ class Worker:
             client.state.update(self.method.init(client))
         return client
 
-    def _test(self, id: int) -> Samples:
-        return self.samples(self.clients[id].test, (id, "test"))
+    def _scored(self, model: nn.Module, id: int) -> Score:
+        """The score on a client's test samples and, if it has any, on its validation samples."""
+        data = self.clients[id]
+        test = self._score_on(model, data.test, (id, "test"))
+        if data.validation is None:
+            return test
+        return replace(test, validation=self._score_on(model, data.validation, (id, "validation")))
+
+    def _score_on(self, model: nn.Module, split: Split, key: tuple[int, str]) -> Score:
+        return score(model, self.samples(split, key), self.metrics, keep_outputs=self.keep_outputs)
 
     def _keep(self, client: Client, payload: Payload) -> None:
         client.keep_buffers()
@@ -210,6 +224,15 @@ class Worker:
             if not isinstance(value, Tensor):
                 raise TypeError(f"{self.method.name} sends {name!r}: it must be a tensor, not {type(value).__name__}")
         return up
+
+
+def _check_task(method: Method, task: Task) -> None:
+    if task.kind not in method.tasks:
+        able = sorted(name for name, cls in methods.classes.items() if task.kind in cls.tasks)
+        raise FedTailorError(
+            f"The method '{method.name}' needs a {' or '.join(method.tasks)} task, but this one is {task.kind}. Methods that can do it: "
+            f"{', '.join(able)}."
+        )
 
 
 def _sum(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:

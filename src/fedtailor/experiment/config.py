@@ -50,9 +50,6 @@ class Settings(Protocol):
     partition_seed: int | None = option(
         None, "seed of the draw of samples and of their partition (none: the run's seed)", at_least=0, at_most=2**63 - 1
     )
-    patience: int = option(
-        0, "end the rounds when the mean accuracy has not improved for so many evaluations (0: never)", at_least=0
-    )
     engine: Literal["auto", "inline", "processes", "ray"] = option(
         "auto",
         "who serves the clients: this process, one process for each core, Ray actors, or the faster of the first two (equal numbers)",
@@ -175,6 +172,7 @@ class Config:
     def values(self) -> dict[str, Any]:
         """Return plain values, with every option spelled out."""
         tables: dict[str, Any] = {k: v for k, v in dataclasses.asdict(self.settings).items() if v is not None}
+        tables["metrics"] = [getattr(metric, "__name__", metric) for metric in self.settings.metrics]
         for kind in CHOICES:
             tables[kind] = part_values(getattr(self, kind))
             if kind == "data":

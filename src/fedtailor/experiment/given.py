@@ -15,8 +15,9 @@ from torch.nn.parameter import is_lazy
 from fedtailor.data.client_data import Split
 from fedtailor.data.federation import Federation
 from fedtailor.data.pool import Pool, Source
+from fedtailor.data.task import Task
 from fedtailor.errors import FedTailorError
-from fedtailor.nets.architecture import Architecture, Task
+from fedtailor.nets.architecture import Architecture
 from fedtailor.registry import option
 
 PYTHON = "python"  # the name that a config gives to either

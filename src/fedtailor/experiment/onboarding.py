@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedtailor.data.federation import Federation
+from fedtailor.data.task import CLASSES
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.checkpoint import load_latest
@@ -48,6 +49,10 @@ def as_member(newcomer: Federation, seen: Federation) -> Federation:
     if newcomer.shape != seen.shape:
         raise FedTailorError(
             f"The newcomer's samples have shape {newcomer.shape}, but the run was trained on {seen.shape}."
+        )
+    if newcomer.kind != seen.kind or (seen.kind not in CLASSES and newcomer.classes != seen.classes):
+        raise FedTailorError(
+            f"The newcomer's task is {newcomer.kind} ({newcomer.classes} outputs), but that of the run is {seen.kind} ({seen.classes})."
         )
     if newcomer.vocabulary > seen.vocabulary:
         raise FedTailorError(

@@ -15,7 +15,7 @@ from torch import nn
 from fedtailor.data.federation import Federation
 from fedtailor.engines import WorkerLost
 from fedtailor.errors import FedTailorError
-from fedtailor.experiment.callbacks import Callbacks, EarlyStopping, calling
+from fedtailor.experiment.callbacks import Callbacks, calling
 from fedtailor.experiment.checkpoint import Checkpoint, drop_after, load_all, save
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.draft import drafting
@@ -148,7 +148,6 @@ def _persist(
 ) -> Simulation:
     """Carry out a run, from its last checkpoint if no simulation is given; restart a few times when a worker is lost."""
     tries = TRIES
-    callbacks = [*callbacks, *_own_callbacks(config)]
     while True:
         try:
             return _run_rounds(simulation or _restored(config, folder, build), config, folder, callbacks, stop)
@@ -182,10 +181,6 @@ def _restored(config: Config, folder: RunFolder, build: Build) -> Simulation:
     return simulation
 
 
-def _own_callbacks(config: Config) -> list[EarlyStopping]:
-    return [EarlyStopping(config.settings.patience)] if config.settings.patience else []
-
-
 def _run_rounds(
     simulation: Simulation, config: Config, folder: RunFolder, callbacks: Callbacks, stop: Stop
 ) -> Simulation:
@@ -199,7 +194,7 @@ def _run_rounds(
                 record = simulation.step()
                 folder.append(record, simulation)
                 after_round(record)  # first: it may end the rounds, and the last one has a checkpoint
-                last = simulation.round == simulation.last_round
+                last = simulation.rounds_done
                 if record["phase"] == "round" and (stop.asked or last or (every and simulation.round % every == 0)):
                     states = simulation.engine.states() if simulation.engine.holds_states else {}
                     save(

@@ -30,6 +30,7 @@ from fedtailor.experiment.legacy_folder import lengths
 from fedtailor.experiment.simulation import Simulation
 from fedtailor.files import replace_text as replace_text  # offered here too
 from fedtailor.files import replacing
+from fedtailor.learning.metrics import CONFUSION, confusion
 from fedtailor.learning.scoring import Score
 from fedtailor.nets.weights import provenance
 from fedtailor.printable import cell
@@ -193,11 +194,9 @@ class RunFolder:
         outcomes = simulation.outcomes.items() if record["phase"] == "round" else ()
         logged = {i: o.logged for i, o in outcomes if o.logged}
         line = {"round": record["round"], "phase": record["phase"], "logged": logged}
-        if record["accuracy"] is not None:
-            scores = [simulation.scores.get(i, Score()) for i in simulation.everyone]
-            line["accuracy"] = [s.accuracy for s in scores]
-            line["loss"] = [s.loss / s.total if s.total else None for s in scores]
-        if "accuracy" in line or logged:
+        if record["loss"] is not None:
+            line |= _client_results(simulation)
+        if "loss" in line or logged:
             self._journals["clients.jsonl"].append(_json(line))
         self.append_ledger(simulation)
 
@@ -236,7 +235,7 @@ class RunFolder:
 
     def write_labels(self, federation: Federation) -> None:
         """Who holds which labels: names of clients and classes, and the training samples of each pair; and a picture of it."""
-        if not federation.at_hand:
+        if not federation.at_hand or federation.kind == "regression":
             return
         counts = federation.label_counts.tolist()
         names = [client.name for client in federation.clients]
@@ -255,16 +254,29 @@ class RunFolder:
         moved: Counter[tuple[int, str]] = Counter()
         for (client, way, _), count in simulation.ledger.totals.items():
             moved[client, way] += count
-        last: Record = next((line for line in reversed(read_lines(self.clients)) if "accuracy" in line), {})
-        lines = ["client,name,train_samples,test_samples,accuracy,loss,bytes_up,bytes_down"]
+        last: Record = next((line for line in reversed(read_lines(self.clients)) if "loss" in line), {})
+        names = [metric.name for metric in simulation.worker.metrics]
+        lines = [f"client,name,train_samples,test_samples,{','.join(names)},loss,bytes_up,bytes_down"]
         for i, data in enumerate(simulation.federation.clients):
-            accuracy, loss = (last[key][i] if last else None for key in ("accuracy", "loss"))
-            scored = accuracy is not None
-            quality = (repr(accuracy), "nan" if loss is None else repr(loss)) if scored else ("", "")
+            numbers = [last[key][i] if last else None for key in (*names, "loss")]
+            scored = any(number is not None for number in numbers)
+            quality = ["nan" if n is None else repr(n) for n in numbers] if scored else [""] * len(numbers)
             name = '"' + cell(data.name).replace('"', '""') + '"'
             samples = (len(data.train), len(data.test) if scored else 0)
             lines.append(",".join(map(str, (i, name, *samples, *quality, moved[i, "up"], moved[i, "down"]))))
         replace_text(self.path / TABLE, "\n".join(lines) + "\n")
+
+
+def _client_results(simulation: Simulation) -> Record:
+    """Each client's values of the last evaluation, by metric; and its confusion matrix, if that was asked for."""
+    scores = [simulation.scores.get(i, Score()) for i in simulation.everyone]
+    found: Record = {m.name: [s.value(m.name) for s in scores] for m in simulation.worker.metrics}
+    found["loss"] = [s.loss / s.total if s.total else None for s in scores]
+    if CONFUSION in simulation.protocol.metrics:
+        task, clients = simulation.federation.task, simulation.federation.clients
+        pairs = zip(scores, clients, strict=True)
+        found[CONFUSION] = [None if s.outputs is None else confusion(task, c.test.y, s.outputs) for s, c in pairs]
+    return found
 
 
 def read_lines(path: Path) -> list[Record]:

@@ -24,7 +24,7 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.aggregation import Aggregation
 from fedtailor.experiment.by_client import ByClient
 from fedtailor.experiment.callbacks import Callback, Record, calling
-from fedtailor.experiment.evaluation import summarize
+from fedtailor.experiment.evaluation import best_record, summarize
 from fedtailor.experiment.ledger import Ledger
 from fedtailor.experiment.notices import Notices
 from fedtailor.experiment.options import ProtocolOptions, keywords_of
@@ -81,9 +81,9 @@ class Simulation:
         """
         if protocol is not None and settings:
             raise FedTailorError(f"Give either a protocol or its options ({', '.join(settings)}), not both.")
-        self.federation = federation
         net = fitting_net(federation.task) if net is None else net
         self.protocol = protocol or build(Protocol, settings)
+        self.federation = federation = federation.with_validation(self.protocol.validation, self.protocol.seed)
         self.method = method if isinstance(method, Method) else methods.build(method, {})
         if self.protocol.server_optimizer != "none" and not self.method.averages:
             raise FedTailorError(
@@ -120,7 +120,21 @@ class Simulation:
 
     @property
     def finished(self) -> bool:
-        return self.round >= self.last_round and self.closed >= self.method.closing_steps
+        return self.rounds_done and self.closed >= self.method.closing_steps
+
+    @property
+    def rounds_done(self) -> bool:
+        """Whether no round is left: all are done, or `patience` of them brought nothing better on the validation samples.
+
+        That follows from the records alone, so that a resumed run stops where an uninterrupted one does.
+        """
+        if self.round >= self.last_round:
+            return True
+        rounds = [r for r in self.metrics if r["phase"] == "round"]
+        if not self.protocol.patience or not rounds or rounds[-1]["loss"] is None:
+            return False
+        best = best_record(rounds, self.worker.metrics[0], validated=True)
+        return self.round - best.get("round", 0) >= self.protocol.patience
 
     def __iter__(self) -> Iterator[Record]:
         while not self.finished:
@@ -140,7 +154,7 @@ class Simulation:
     def step(self) -> Record:
         """Run one round or, after the last round, one closing step."""
         with self._threads():
-            record = self._round() if self.round < self.last_round else self._closing_step()
+            record = self._closing_step() if self.rounds_done else self._round()
         self.metrics.append(record)
         if self.finished:
             self.notices.close()
@@ -229,17 +243,29 @@ class Simulation:
             self.engine.sync(self.round, self.everyone, self._send)
 
     def _quality(self, due: bool) -> Record:
-        """The metrics of this evaluation and the best pooled accuracy so far (of rounds and closing steps apart)."""
+        """The metrics of this evaluation, and the best one so far (of rounds and closing steps apart) by the metric that selects."""
         phase = "round" if self.closed == 0 else "finish"
-        now = summarize(self.scores) if due else dict.fromkeys(summarize({}))
-        seen = [r for r in self.metrics if r["phase"] == phase and r["accuracy"] is not None] + ([now] if due else [])
-        best = max(seen, key=lambda r: r["accuracy"], default={"accuracy": None, "accuracy_mean": None})
+        metric = self.worker.metrics[0]
+        now: Record = self._summary() if due else dict.fromkeys(self._summary({}))
+        seen = [r for r in self.metrics if r["phase"] == phase] + [now]
+        best = best_record(seen, metric, validated=self.protocol.validation > 0)
         return {
             **now,
-            "best_accuracy": best["accuracy"],
-            "best_accuracy_mean": best["accuracy_mean"],
+            **({} if metric.name == "accuracy" else {"select_by": metric.name}),
+            f"best_{metric.name}": best.get(metric.name),
+            f"best_{metric.name}_mean": best.get(f"{metric.name}_mean"),
             "best_round": best.get("round", self.round),
         }
+
+    def _summary(self, scores: Mapping[int, Score] | None = None) -> Record:
+        scores, clients = self.scores if scores is None else scores, self.federation.clients
+        metrics, task = self.worker.metrics, self.federation.task
+        found = summarize(scores, metrics, task, {i: clients[i].test.y for i in scores})
+        if self.protocol.validation:
+            held = {i: s.validation for i, s in scores.items() if s.validation is not None}
+            labels = {i: v.y for i in held if (v := clients[i].validation) is not None}
+            found |= {f"validation_{k}": v for k, v in summarize(held, metrics, task, labels).items()}
+        return found
 
     # -- what passes between the parties ----------------------------------------------------------------------------------------
 

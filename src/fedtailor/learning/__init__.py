@@ -1,7 +1,7 @@
 """The vocabulary methods are written in: train a part, embed, class means, weighted mean, pull, mix."""
 
 from fedtailor.learning.descent import Descent
-from fedtailor.learning.losses import Loss, cross_entropy, near_prototypes, prototype_distance
+from fedtailor.learning.losses import Loss, near_prototypes, prototype_distance
 from fedtailor.learning.mixing import Payload, Reply, State, mixed, weighted_mean
 from fedtailor.learning.participants import Client, Participant, Server
 from fedtailor.learning.protocol import Protocol
@@ -20,7 +20,6 @@ __all__ = [
     "Server",
     "State",
     "class_means",
-    "cross_entropy",
     "mean_of_means",
     "mixed",
     "near_prototypes",

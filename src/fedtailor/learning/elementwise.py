@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedtailor.learning.mixing import mixed
 from fedtailor.nets.net import Part
@@ -21,9 +20,10 @@ def learned_weights(
     lr: float,
     *,
     logits: Callable[[Tensor], Tensor],
+    loss: Callable[[Tensor, Tensor], Tensor],
     clamp: bool = True,
 ) -> tuple[Tensor, float]:
-    """Weights W after a gradient step for each batch on the cross-entropy of own + (other − own)⊙W, and the last batch's loss.
+    """Weights W after a gradient step for each batch on the loss of own + (other − own)⊙W, and the last batch's loss.
 
     The vectors stand for the weights of `part`, which are left at the mixture.
     """
@@ -31,11 +31,11 @@ def learned_weights(
     part.weights = mixed(other, own, weights)
     last = float("nan")
     for x, y in batches:
-        loss = F.cross_entropy(logits(x), y)
-        last = loss.item()
+        value = loss(logits(x), y)
+        last = value.item()
         if not math.isfinite(last):
             continue
-        weights = weights - lr * part.gradient(loss) * difference  # ∂L/∂W = ∂L/∂ŵ ⊙ (other − own)
+        weights = weights - lr * part.gradient(value) * difference  # ∂L/∂W = ∂L/∂ŵ ⊙ (other − own)
         if clamp:
             weights = weights.clamp(0, 1)
         part.weights = mixed(other, own, weights)

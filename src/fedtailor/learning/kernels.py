@@ -1,7 +1,7 @@
 """Which kernel computes a step. Only this file knows that there are several.
 
 - Plain SGD adds the gradients that autograd finds to the parameters; wide layers (`nets/fast`) add the factors of theirs.
-- Plain SGD of a linear head on features, on the default loss, is written out: two matrix products without autograd.
+- Plain SGD of a linear head on features, on plain cross-entropy, is written out: two matrix products without autograd.
 - Every other optimizer gets the gradient of the part as one vector.
 
 With `fast = off` there are no wide layers, and nothing is written out.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fedtailor.learning.losses import Loss, cross_entropy, cross_entropy_of_features
+from fedtailor.learning.losses import Loss
 from fedtailor.learning.optimizer import Optimizer
 from fedtailor.nets.fast.linear_head import is_linear_head, linear_step
 from fedtailor.nets.net import Part, Pull
@@ -27,16 +27,20 @@ Kernel = Callable[[Tensor, Tensor], object]  # takes one step on a batch (x, y)
 
 def features_suffice(part: Part, loss: Loss | None, *, augmented: bool) -> bool:
     """Whether what trains can do so on features embedded once: a head, on the default loss, under a body that does not vary."""
-    return part is part.net.head and loss in (None, cross_entropy) and part.net.repeatable and not augmented
+    return part is part.net.head and loss is None and part.net.repeatable and not augmented
 
 
 def kernel(descent: Descent, part: Part, loss: Loss | None, pull: Pull | None, *, features: bool) -> Kernel:
     """The step of `train`: on a loss of (x, y), or of features and y."""
-    if loss is not None and loss is not cross_entropy:
+    participant = descent.participant
+    if loss is not None:
         return _by_autograd(descent, part, loss, pull)
-    if features and pull is None and descent.plain and descent.fast and is_linear_head(part):
+    written_out = participant.plain_cross_entropy and is_linear_head(part)
+    if features and pull is None and descent.plain and descent.fast and written_out:
         return lambda z, y: descent.count(linear_step(part, z, y, descent.lr))
-    return _by_autograd(descent, part, cross_entropy_of_features if features else cross_entropy, pull)
+    if features:
+        return _by_autograd(descent, part, lambda net, z, y: participant.loss(net.classify(z), y), pull)
+    return _by_autograd(descent, part, lambda net, x, y: participant.loss(net(x), y), pull)
 
 
 def _by_autograd(descent: Descent, part: Part, loss: Loss, pull: Pull | None) -> Kernel:

@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedtailor.nets.net import Net
 
 Loss = Callable[[Net, Tensor, Tensor], Tensor]
-
-
-def cross_entropy(net: Net, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(net(x), y)
-
-
-def cross_entropy_of_features(net: Net, z: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(net.classify(z), y)
 
 
 def prototype_distance(z: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
@@ -25,11 +16,13 @@ def prototype_distance(z: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) 
     return ((z - prototypes[y]).square().mean(dim=1) * known[y]).mean()
 
 
-def near_prototypes(prototypes: Tensor, known: Tensor, strength: float) -> Loss:
-    """Cross-entropy plus strength × the distance of the features to their class's prototype."""
+def near_prototypes(
+    criterion: Callable[[Tensor, Tensor], Tensor], prototypes: Tensor, known: Tensor, strength: float
+) -> Loss:
+    """The task's loss (`client.loss`) plus strength × the distance of the features to their class's prototype."""
 
     def loss(net: Net, x: Tensor, y: Tensor) -> Tensor:
         z = net.features(x)
-        return F.cross_entropy(net.classify(z), y) + strength * prototype_distance(z, y, prototypes, known)
+        return criterion(net.classify(z), y) + strength * prototype_distance(z, y, prototypes, known)
 
     return loss

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.data.client_data import ClientData
+from fedtailor.data.task import Task
+from fedtailor.errors import FedTailorError
 from fedtailor.learning.descent import Descent
 from fedtailor.learning.kernels import features_suffice, kernel
 from fedtailor.learning.losses import Loss
@@ -20,7 +22,7 @@ from fedtailor.learning.protocol import Protocol
 from fedtailor.learning.samples import Samples, shuffled_pairs
 from fedtailor.learning.schedule import lr_factor
 from fedtailor.learning.server_optimizer import server_step
-from fedtailor.nets.architecture import Architecture, Task
+from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.build import build_net
 from fedtailor.nets.net import Net, Part, Pull
 from fedtailor.randomness import Key, derive, torch_stream
@@ -44,6 +46,7 @@ class Modules:
         self.task = task
         self.protocol = protocol
         self.carry_buffers = carry_buffers
+        _check_weights(protocol, task)
         self.lent: dict[tuple[str, str], tuple[Net, Tensor]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -144,6 +147,27 @@ class Participant:
         epochs = self.protocol.epochs if epochs is None else epochs
         return self.samples.batches(size or self.protocol.batch, epochs, self.rng(purpose))
 
+    @property
+    def task(self) -> Task:
+        return self.modules.task
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The task's loss, the mean over a batch, with the class weights that the protocol asks for."""
+        return self.task.loss(outputs, y, self.class_weights)
+
+    @cached_property
+    def class_weights(self) -> Tensor | None:
+        asked = self.protocol.class_weights
+        if asked == "none" or (asked == "balanced" and not len(self.samples)):
+            return None
+        weights = self.task.class_weights(self.samples.y) if asked == "balanced" else torch.tensor(asked)
+        return weights.to(self.samples.device, self.samples.dtype)
+
+    @property
+    def plain_cross_entropy(self) -> bool:
+        """Whether the task's loss is the one that steps are written out for."""
+        return self.task.kind == "multiclass" and self.class_weights is None
+
     def train(
         self,
         part: Part,
@@ -155,7 +179,7 @@ class Participant:
         pull: Pull | tuple[Tensor, float] | None = None,
         purpose: str | None = None,
     ) -> None:
-        """Train one part of a net while the rest stays frozen, on cross-entropy unless another loss is given.
+        """Train one part of a net while the rest stays frozen, on the task's loss unless another loss is given.
 
         A head trains on features: those given as `on` = (z, y), else those of the frozen body, embedded once when they cannot vary.
         A loss given together with `on` receives features as its x. `pull` = (centre, strength) adds the proximal term
@@ -185,7 +209,7 @@ class Participant:
         """A loop of a method's own that trains some parts: batches (x, y), and what takes a step.
 
             for x, y, step in client.steps(client.batches(), net.all):
-                step(cross_entropy(net, x, y))
+                step(client.loss(net(x), y))
 
         Steps have the optimizer, learning rate and guards of `train`: batches that BatchNorm cannot take are left out, as are steps whose
         loss is not finite, and parts that diverge are put back.
@@ -286,3 +310,12 @@ class Server(Participant):
         weights, state = server_step(self.protocol, self.state[name][start:], mean[start:], state)
         self.state.update({prefix + key: tensor for key, tensor in state.items()})
         return torch.cat([mean[:start], weights])
+
+
+def _check_weights(protocol: Protocol, task: Task) -> None:
+    """Refuse class weights that do not fit the task."""
+    asked = protocol.class_weights
+    if asked != "none" and task.kind == "regression":
+        raise FedTailorError("class_weights need classes, but this is a regression task. Leave them out.")
+    if not isinstance(asked, str) and len(asked) != task.classes:
+        raise FedTailorError(f"class_weights has {len(asked)} numbers, but the task has {task.classes} classes.")

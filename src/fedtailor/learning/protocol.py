@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from fedtailor.errors import FedTailorError
+from fedtailor.learning.metrics import CONFUSION, metric
 from fedtailor.registry import check, differing, option
 
 
@@ -75,12 +77,34 @@ class Protocol:
         "method",
         "what is evaluated: the model after the server's answer, after local training, or as the method's paper does",
     )
+    metrics: tuple[str | Callable[..., float], ...] = option(
+        (),
+        "further metrics that are reported, such as [auroc, log_loss] (none: accuracy, F1 of multi-label data, RMSE of a regression)",
+    )
+    select_by: str = option("", "the metric by which rounds are selected and methods ranked (none: the task's first)")
+    validation: float = option(
+        0.0, "share of each client's training samples held out to select the best round on", at_least=0.0, at_most=0.9
+    )
+    patience: int = option(
+        0, "stop after so many rounds without a better one on the validation samples (0: never)", at_least=0
+    )
+    class_weights: Literal["none", "balanced"] | tuple[float, ...] = option(
+        "none",
+        "weights of classes in the loss: none, balanced by each client's own training labels, or one number per class",
+    )
     bn_buffers: Literal["method", "local", "average"] = option(
         "method", "BatchNorm statistics: kept by each client, averaged with the body, or as the method's paper does"
     )
 
     def __post_init__(self) -> None:
         check(self)
+        named = {metric(asked).name for asked in self.metrics if asked != CONFUSION}
+        if self.select_by and self.select_by not in named:
+            metric(self.select_by)
+        if self.patience and not self.validation:
+            raise FedTailorError(
+                f"patience = {self.patience} needs samples to judge rounds by: hold some out, such as validation=0.2."
+            )
         low, high = self.join_range
         if not 0 < low <= high <= 1:
             raise FedTailorError(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedtailor.data.client_data import Split
 from fedtailor.data.federation import Federation
+from fedtailor.data.task import CLASSES
 from fedtailor.errors import FedTailorError
 from fedtailor.learning.augment import flip_crop
 from fedtailor.learning.protocol import Protocol
@@ -38,7 +39,9 @@ class Samples:
             raise FedTailorError(
                 f"augment = {protocol.augment!r} needs images, but a sample here has shape {federation.shape}. Leave it out."
             )
-        self.y = split.y.to(self.device)
+        self.task = federation.task
+        floats = self.task.kind not in CLASSES
+        self.y = split.y.to(self.device, self.dtype) if floats else split.y.to(self.device)
         self.x = self._normalized(torch.arange(len(split))) if ready else None
         self._features: tuple[object, Tensor] | None = None
 
@@ -51,8 +54,8 @@ class Samples:
     def subset(self, rows: Tensor) -> Samples:
         """Some of the samples, in this order, as samples of their own."""
         some = copy.copy(self)
-        split, here = self.split, rows.to(self.device)
-        some.split = Split(split.x, split.y[rows], rows if split.rows is None else split.rows[rows])
+        here = rows.to(self.device)
+        some.split = self.split.subset(rows)
         some.y = self.y[here]
         some.x = None if self.x is None else self.x[here]
         some._features = None

@@ -1,36 +1,63 @@
-"""How well a model does on a client's test samples."""
+"""How well a model does on a client's own samples."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
-from torch import nn
-from torch.nn import functional as F
+from torch import Tensor, nn
 
+from fedtailor.learning.metrics import Metric
 from fedtailor.learning.samples import Samples
 
 
 @dataclass(frozen=True)
 class Score:
-    """Right answers and summed loss over `total` samples."""
+    """Right answers and summed loss over `total` samples, and the values of further metrics (NaN where undefined).
+
+    `outputs` of the model are kept where a metric of all clients together needs them; they never leave a site of a real federation.
+    `validation` is the score on the samples held out of training, if there are any.
+    """
 
     correct: int = 0
     total: int = 0
     loss: float = 0.0
+    values: Mapping[str, float] = field(default_factory=dict)
+    outputs: Tensor | None = field(default=None, compare=False, repr=False)
+    validation: Score | None = None
 
     @property
     def accuracy(self) -> float:
-        return self.correct / self.total if self.total else float("nan")
+        return self.correct / self.total if self.total else math.nan
+
+    def value(self, name: str) -> float:
+        """The value of a metric."""
+        return self.accuracy if name == "accuracy" else self.values.get(name, math.nan)
+
+
+def score(model: nn.Module, samples: Samples, metrics: Sequence[Metric] = (), *, keep_outputs: bool = False) -> Score:
+    """The score of a model on samples, with the values of these metrics."""
+    further = [metric for metric in metrics if metric.name != "accuracy"]
+    plain, outputs = _pass(model, samples, collect=bool(further) or keep_outputs)
+    if outputs is None or not len(samples):
+        return plain
+    values = {metric.name: metric.of(samples.task, samples.y, outputs) for metric in further}
+    return replace(plain, values=values, outputs=outputs.cpu() if keep_outputs else None)
 
 
 @torch.inference_mode()
-def score(model: nn.Module, samples: Samples) -> Score:
+def _pass(model: nn.Module, samples: Samples, *, collect: bool) -> tuple[Score, Tensor | None]:
     model.eval()
+    task = samples.task
     correct = torch.zeros((), dtype=torch.long, device=samples.device)
     loss = torch.zeros((), dtype=torch.float64, device=samples.device)
+    collected = []
     for x, y in samples.chunks():
-        logits = model(x)
-        correct += (logits.argmax(1) == y).sum()
-        loss += F.cross_entropy(logits, y, reduction="sum")
-    return Score(int(correct), len(samples), float(loss))
+        outputs = model(x)
+        correct += task.correct(outputs, y)
+        loss += task.summed_loss(outputs, y)
+        if collect:
+            collected.append(outputs)
+    return Score(int(correct), len(samples), float(loss)), torch.cat(collected) if collected else None

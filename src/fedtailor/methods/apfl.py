@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedtailor.learning import Client, Descent, Payload, State, cross_entropy, mixed
+from fedtailor.learning import Client, Descent, Payload, State, mixed
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.nets.net import Net
@@ -39,7 +39,7 @@ class APFL(FedAvg):
         alpha, lr = float(client.state["alpha"]), client.rate()
         descend = self._pfllib_step if self.pfllib_style else self._step
         for x, y, step in client.steps(client.batches(purpose="all"), net.all, own.all):
-            alpha_gradient = descend(step, net, own, alpha, x, y)
+            alpha_gradient = descend(client, step, net, own, alpha, x, y)
             if self.adaptive and math.isfinite(alpha_gradient):
                 alpha = min(max(alpha - lr * alpha_gradient, 0.0), 1.0)
         if self.pfllib_style:
@@ -48,11 +48,11 @@ class APFL(FedAvg):
         client.log(alpha=alpha)
         return {"model": net.all.vector}
 
-    def _step(self, step: Descent, net: Net, own: Net, alpha: float, x: Tensor, y: Tensor) -> float:
+    def _step(self, client: Client, step: Descent, net: Net, own: Net, alpha: float, x: Tensor, y: Tensor) -> float:
         """w ← w − η∇f(w) and v ← v − ηα∇f(v̄), where v̄ = αv + (1−α)w; returns ∂f(v̄)/∂α = ⟨v − w, ∇f(v̄)⟩."""
         v = own.all.weights.detach()
         own.all.mix(own.all, net.all, alpha)
-        loss, mixture_loss = cross_entropy(net, x, y), cross_entropy(own, x, y)
+        loss, mixture_loss = client.loss(net(x), y), client.loss(own(x), y)
         gradient = own.all.gradient(mixture_loss)
         own.all.weights = v
         alpha_gradient = own.all.difference(net.all).dot(gradient).item()
@@ -60,9 +60,11 @@ class APFL(FedAvg):
         step(loss, net.all)
         return alpha_gradient
 
-    def _pfllib_step(self, step: Descent, net: Net, own: Net, alpha: float, x: Tensor, y: Tensor) -> float:
+    def _pfllib_step(
+        self, client: Client, step: Descent, net: Net, own: Net, alpha: float, x: Tensor, y: Tensor
+    ) -> float:
         """w and v each descend their own loss; α's gradient mixes their gradients and pulls α to zero."""
-        loss, own_loss = cross_entropy(net, x, y), cross_entropy(own, x, y)
+        loss, own_loss = client.loss(net(x), y), client.loss(own(x), y)
         at_w, at_v = net.all.gradient(loss), own.all.gradient(own_loss)
         step(own_loss, own.all, gradient=at_v)
         step(loss, net.all, gradient=at_w)

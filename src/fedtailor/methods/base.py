@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
+from fedtailor.data.task import KINDS, Kind
 from fedtailor.learning import Client, Payload, Reply, Server, State
 from fedtailor.registry import Registry, check
 
@@ -33,6 +34,7 @@ class Method(ABC):
     eval_point: ClassVar[Literal["after_sync", "after_train"]] = "after_sync"
     averages: ClassVar[bool] = False  # whether `aggregate` uses server.average, which a server optimizer needs
     bn_buffers: ClassVar[Literal["local", "average"]] = "local"
+    tasks: ClassVar[tuple[Kind, ...]] = KINDS  # what it can learn; a method that needs classes says so
     new_client: ClassVar[str] = "trains as in one round with what the server sends, sending nothing back"
 
     def __post_init__(self) -> None:

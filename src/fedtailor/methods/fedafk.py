@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedtailor.learning import Client, Payload, Reply, Server, State, cross_entropy, mixed
+from fedtailor.learning import Client, Payload, Reply, Server, State, mixed
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
@@ -65,11 +65,11 @@ class FedAFK(Method):
         for _ in range(client.protocol.epochs):
             between = client.net("mixture", head=own.head.vector) if self.afa else own  # θ(μ), φ_i
             for x, y, step in client.steps(client.batches(1, purpose="body"), shared.body, own.body):
-                step(cross_entropy(shared, x, y), shared.body)  # (4)
+                step(client.loss(shared(x), y), shared.body)  # (4)
                 target = self._features(teacher, x)
-                step(self._total(own, x, y, target), own.body)  # (5)
+                step(self._total(client, own, x, y, target), own.body)  # (5)
                 if self.afa:
-                    gradient = self._mu_gradient(between, own, shared, mu, x, y, target)
+                    gradient = self._mu_gradient(client, between, own, shared, mu, x, y, target)
                     if math.isfinite(gradient):
                         mu = min(max(mu - mu_lr * gradient, 0.0), 1.0)  # (6)
             if self.afa:
@@ -87,23 +87,31 @@ class FedAFK(Method):
         with torch.no_grad():
             return F.log_softmax(teacher.features(x), dim=1)
 
-    def _total(self, own: Net, x: Tensor, y: Tensor, target: Tensor | None) -> Tensor:
+    def _total(self, client: Client, own: Net, x: Tensor, y: Tensor, target: Tensor | None) -> Tensor:
         """ℓ_total: labels and, as softmax over the features, the global body's view of the batch (8, 9)."""
         if target is None:
-            return cross_entropy(own, x, y)
+            return client.loss(own(x), y)
         z = own.features(x)
         pair = (target, F.log_softmax(z, dim=1))
         other, reference = pair if self.kt_dir == "local-global" else pair[::-1]
         transfer = F.kl_div(other, reference, reduction="batchmean", log_target=True)  # KL(reference ‖ other)
-        return (1 - self.lam) * F.cross_entropy(own.classify(z), y) + self.lam * transfer
+        return (1 - self.lam) * client.loss(own.classify(z), y) + self.lam * transfer
 
     def _mu_gradient(
-        self, between: Net, own: Net, shared: Net, mu: float, x: Tensor, y: Tensor, target: Tensor | None
+        self,
+        client: Client,
+        between: Net,
+        own: Net,
+        shared: Net,
+        mu: float,
+        x: Tensor,
+        y: Tensor,
+        target: Tensor | None,
     ) -> float:
         """∂ℓ_total/∂μ along θ(μ) = μθ_i + (1−μ)θ_G: the gradient there, times θ_i − θ_G."""
         between.train().body.mix(own.body, shared.body, mu if self.mu_at == "mixture" else 1.0)
         along = own.body.difference(shared.body)
-        return between.body.directional_derivative(self._total(between, x, y, target), along)
+        return between.body.directional_derivative(self._total(client, between, x, y, target), along)
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.average(replies, "body")

@@ -85,6 +85,14 @@ class FedAH(FedRep):
             z, y = client.embed(net)
             batches = shuffled_pairs(z, y, client.protocol.batch, self.w_epochs, client.rng("weights"))
             weights, _ = learned_weights(
-                net.head, own, received, weights, batches, self.eta_w, logits=net.classify, clamp=self.clamp
+                net.head,
+                own,
+                received,
+                weights,
+                batches,
+                self.eta_w,
+                logits=net.classify,
+                loss=client.loss,
+                clamp=self.clamp,
             )
         return {"head": mixed(received, own, weights), "weights": weights}

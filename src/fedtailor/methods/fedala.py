@@ -89,7 +89,9 @@ class FedALA(FedAvg):
         losses: list[float] = []
         for _ in range(1 if "weights" in client.state else self.first_epochs):
             batches = shuffled_pairs(x, y, client.protocol.batch, 1, client.rng("weights"))
-            weights, loss = learned_weights(top, own, received, weights, batches, self.eta_w, logits=logits)
+            weights, loss = learned_weights(
+                top, own, received, weights, batches, self.eta_w, logits=logits, loss=client.loss
+            )
             losses.append(loss)
             if len(losses) >= RECENT and np.std(losses[-RECENT:]) < self.threshold:
                 break

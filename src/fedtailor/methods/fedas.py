@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedtailor.learning import Client, Payload, Reply, Server, State, class_means, cross_entropy
+from fedtailor.data.task import CLASSES
+from fedtailor.learning import Client, Payload, Reply, Server, State, class_means
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
@@ -28,6 +29,7 @@ class FedAS(Method):
     up = ("body", "fisher")
     keeps = ("model",)
     averages = True
+    tasks = CLASSES
     eval_point = "after_train"
     new_client = "starts from the shared body and trains as in one round, sending nothing back"
 
@@ -79,5 +81,5 @@ def _fisher_trace(client: Client, net: Net) -> Tensor:
     net.eval()
     trace = torch.zeros((), dtype=torch.float64)
     for x, y in client.batches(1, purpose="fisher"):
-        trace += net.all.gradient(cross_entropy(net, x, y)).double().square().sum().cpu()
+        trace += net.all.gradient(client.loss(net(x), y)).double().square().sum().cpu()
     return trace

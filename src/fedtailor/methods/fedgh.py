@@ -28,6 +28,7 @@ class FedGH(LGFedAvg):
     up = ("means", "labels")
     keeps = ("body", "trained_head")
     averages = False
+    tasks = ("multiclass",)
 
     server_lr: float = option(0.01, "learning rate of the server's head", above=0.0)
     server_epochs: int = option(1, "epochs of the server's head on the class means of a round", at_least=0)

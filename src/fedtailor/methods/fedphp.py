@@ -5,7 +5,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedtailor.learning import Client, Payload, State, mixed
 from fedtailor.methods.base import methods
@@ -45,7 +44,7 @@ class FedPHP(FedAvg):
             z = net.features(x)
             with torch.no_grad():
                 past = inherited.features(x)
-            return (1 - self.lam) * F.cross_entropy(net.classify(z), y) + self.lam * mmd(z, past)
+            return (1 - self.lam) * client.loss(net.classify(z), y) + self.lam * mmd(z, past)
 
         client.train(net.all, loss=loss)
         client.state["times"] = client.state["times"] + 1

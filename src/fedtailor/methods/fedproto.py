@@ -15,7 +15,6 @@ from fedtailor.learning import (
     Server,
     State,
     class_means,
-    cross_entropy,
     mean_of_means,
     near_prototypes,
 )
@@ -60,6 +59,7 @@ class FedProto(Method):
     down = ("prototypes", "known")
     up = ("means", "counts")
     keeps = ("model",)
+    tasks = ("multiclass",)
 
     lam: float = option(1.0, "λ, strength of the pull of features to their class's prototype", at_least=0.0)
     weighted: bool = option(False, "weight clients by their samples of a class, not all alike")
@@ -70,7 +70,7 @@ class FedProto(Method):
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=client.state["model"])
-        client.train(net.all, loss=drawn(payload, self.lam))
+        client.train(net.all, loss=drawn(client, payload, self.lam))
         client.state["model"] = net.all.vector
         return means_and_counts(client, net, self.weighted)
 
@@ -93,6 +93,7 @@ class FedProtoPer(FedAvgFT):
     year = FedProto.year
     down = ("model", "prototypes", "known")
     up = ("model", "means", "counts")
+    tasks = ("multiclass",)
 
     lam: float = option(1.0, "λ, strength of the pull of features to their class's prototype", at_least=0.0)
     weighted: bool = option(False, "weight clients by their samples of a class in the prototypes, not all alike")
@@ -100,7 +101,7 @@ class FedProtoPer(FedAvgFT):
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=payload["model"])
-        client.train(net.all, loss=drawn(payload, self.lam))
+        client.train(net.all, loss=drawn(client, payload, self.lam))
         return {"model": net.all.vector, **means_and_counts(client, net, self.weighted)}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
@@ -108,11 +109,11 @@ class FedProtoPer(FedAvgFT):
         server.state.update(prototypes_of(replies, self.weighted))
 
 
-def drawn(payload: Payload, lam: float) -> Loss:
+def drawn(client: Client, payload: Payload, lam: float) -> Loss | None:
     """CE + λ·MSE(z, P_y); before the first prototypes, CE alone."""
     if lam == 0 or "prototypes" not in payload:
-        return cross_entropy
-    return near_prototypes(payload["prototypes"], payload["known"], lam)
+        return None
+    return near_prototypes(client.loss, payload["prototypes"], payload["known"], lam)
 
 
 def means_and_counts(client: Client, net: Net, weighted: bool) -> Payload:

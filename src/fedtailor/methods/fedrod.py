@@ -33,6 +33,7 @@ class FedROD(FedAvg):
     year = 2022
     family = "model splitting"
     keeps = ("own_head",)
+    tasks = ("multiclass",)
 
     def init(self, client: Client) -> State:
         return {"own_head": client.net("own").head.vector}

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from fedtailor.data.task import CLASSES
 from fedtailor.learning import Client, Loss, Payload, Reply, Server, State, weighted_mean
 from fedtailor.learning.mixing import column_blocks
 from fedtailor.learning.similarity import label_similarity
@@ -47,6 +47,7 @@ class FedSimSup(Method):
     down = ("model",)
     up = ("model", "labels")  # labels: the share of each class, told once before the first round
     keeps = ("supervisor",)
+    tasks = CLASSES
     bn_buffers = "average"
     new_client = (
         "starts from a mean of all models, weighted by similar labels, and trains as in one round, sending nothing back"
@@ -94,8 +95,10 @@ class FedSimSup(Method):
     def fit(self, client: Client, payload: Payload) -> Payload:
         net, supervisor = self._nets(client, payload)
         if supervisor is not None:
-            client.train(supervisor.all, epochs=self.supervisor_epochs, loss=beside(net), purpose="supervisor")  # (4)
-            client.train(net.all, epochs=self.model_epochs, loss=beside(supervisor))  # (5)
+            client.train(
+                supervisor.all, epochs=self.supervisor_epochs, loss=beside(client, net), purpose="supervisor"
+            )  # (4)
+            client.train(net.all, epochs=self.model_epochs, loss=beside(client, supervisor))  # (5)
             client.state["supervisor"] = supervisor.all.vector
         elif self._serial:
             client.train(net.head, epochs=self.supervisor_epochs)
@@ -173,7 +176,7 @@ class FedSimSup(Method):
     def _architecture(self, client: Client) -> str | None:
         name = self._draw(client.protocol.seed, client.id)
         if name == "auto":
-            name = "lenet-small" if kind(client.modules.task) == "images" else "same"
+            name = "lenet-small" if kind(client.task) == "images" else "same"
         return None if name == "same" else name
 
     def _shares(self, labels: Tensor, samples: Tensor, here: Tensor) -> Tensor:
@@ -184,13 +187,13 @@ class FedSimSup(Method):
         return similarity / similarity.sum(1, keepdim=True).clamp(min=1e-300)
 
 
-def beside(frozen: Net) -> Loss:
-    """Cross-entropy of the sum of logits, while the other net stays as it is."""
+def beside(client: Client, frozen: Net) -> Loss:
+    """The task's loss of the sum of outputs, while the other net stays as it is."""
     frozen.eval()
 
     def loss(net: Net, x: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():
             fixed = frozen(x)
-        return F.cross_entropy(net(x) + fixed, y)
+        return client.loss(net(x) + fixed, y)
 
     return loss

@@ -7,9 +7,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from fedtailor.learning import Client, Loss, Payload, Reply, Server, class_means, cross_entropy
+from fedtailor.learning import Client, Loss, Payload, Reply, Server, class_means
 from fedtailor.learning.alignment import check_stages, stage_agreement, stage_distances, stage_features
 from fedtailor.learning.attack import attack_box, pgd
 from fedtailor.learning.distill import Lesson, kl, symmetric_kl
@@ -63,21 +62,21 @@ class Heart(PerAda):
             )
             check_stages(server.net(), self.hda_layers, example)
 
-    def personal_loss(self, client: Client, own: Net, w: Tensor) -> Loss:
+    def personal_loss(self, client: Client, own: Net, w: Tensor) -> Loss | None:
         if not self.hda:
-            return cross_entropy
+            return None
         shared = client.net(model=w)
         client.log(**stage_agreement(own, shared, client.samples, client.classes))
-        return cross_entropy if self.hda_grad == "off" else partial(self._aligned, client.classes, shared)
+        return None if self.hda_grad == "off" else partial(self._aligned, client, shared)
 
-    def _aligned(self, classes: int, shared: Net, net: Net, x: Tensor, y: Tensor) -> Tensor:
+    def _aligned(self, client: Client, shared: Net, net: Net, x: Tensor, y: Tensor) -> Tensor:
         """CE + μ·S(g, P̃): g the global model's features, P̃ the personal model's class means in this batch, of each sample's class."""
         z = stage_features(net, x)
         with torch.no_grad():
             g = stage_features(shared.eval(), x)
-        own = z if self.hda_grad == "sample" else [class_means(features, y, classes)[0][y] for features in z]
+        own = z if self.hda_grad == "sample" else [class_means(features, y, client.classes)[0][y] for features in z]
         hda = stage_distances(g, own, self.hda_k, self.hda_layers)
-        return F.cross_entropy(net.classify(z[-1]), y) + self.mu * hda
+        return client.loss(net.classify(z[-1]), y) + self.mu * hda
 
     def lessons(self, server: Server, replies: Sequence[Reply], mean: Tensor, rows: Tensor) -> list[Lesson]:
         found = super().lessons(server, replies, mean, rows) if self.views != "adv" else []

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedtailor.learning import Client, Payload, cross_entropy
+from fedtailor.learning import Client, Payload
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.nets.net import Net
@@ -41,21 +41,21 @@ class PerFedAvg(FedAvg):
         for x, y, step in client.steps(batches, net.all, lr=self.beta):
             support, query, *third = pieces(x, y, roles, smallest=2 if net.has_batchnorm else 1)
             w = net.all.weights.detach()
-            net.all.step(cross_entropy(net, *support), alpha)  # u = w − α∇f(w; B1)
-            loss = cross_entropy(net, *query)
+            net.all.step(_loss(client, net, support), alpha)  # u = w − α∇f(w; B1)
+            loss = _loss(client, net, query)
             g = net.all.gradient(loss)  # ∇f(u; B2)
             if third:
-                g = g - alpha * self._curvature(net, w, g, *third[0])
+                g = g - alpha * self._curvature(client, net, w, g, third[0])
             net.all.weights = w
             step(loss, gradient=g)  # w ← w − βg
         return {"model": net.all.vector}
 
-    def _curvature(self, net: Net, w: Tensor, g: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _curvature(self, client: Client, net: Net, w: Tensor, g: Tensor, batch: Batch) -> Tensor:
         """H(w)·g as [∇f(w + δg) − ∇f(w − δg)] / 2δ."""
         net.all.weights = w + self.delta * g
-        ahead = net.all.gradient(cross_entropy(net, x, y))
+        ahead = net.all.gradient(_loss(client, net, batch))
         net.all.weights = w - self.delta * g
-        behind = net.all.gradient(cross_entropy(net, x, y))
+        behind = net.all.gradient(_loss(client, net, batch))
         return (ahead - behind) / (2 * self.delta)
 
     def personal(self, client: Client, payload: Payload) -> Net:
@@ -63,12 +63,17 @@ class PerFedAvg(FedAvg):
         net = client.net(model=payload["model"])
         one = islice(client.batches(1, purpose="adapt"), 1)
         for x, y, _ in client.steps(one, net.all):
-            net.all.step(cross_entropy(net, x, y), self._alpha(client))
+            net.all.step(client.loss(net(x), y), self._alpha(client))
         return net
 
     def _alpha(self, client: Client) -> float:
         """Not by the schedule, and of plain SGD: it says what is learned, a start that is good for such a step."""
         return client.protocol.lr if self.alpha is None else self.alpha
+
+
+def _loss(client: Client, net: Net, batch: Batch) -> Tensor:
+    x, y = batch
+    return client.loss(net(x), y)
 
 
 def pieces(x: Tensor, y: Tensor, count: int, smallest: int = 1) -> Iterator[Batch]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.errors import FedTailorError
-from fedtailor.learning import Client, Loss, Payload, Reply, Server, State, cross_entropy
+from fedtailor.learning import Client, Loss, Payload, Reply, Server, State
 from fedtailor.learning.distill import Lesson, answers, distil, kl, mean_answer
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
@@ -30,6 +30,7 @@ class PerAda(FedAvg):
     year = 2024
     family = "distillation"
     keeps = ("personal",)
+    tasks = ("multiclass",)
     eval_point = "after_train"
     bn_buffers = "average"
 
@@ -99,9 +100,9 @@ class PerAda(FedAvg):
     def personal(self, client: Client, payload: Payload) -> Net:
         return client.net("personal", model=client.state["personal"])
 
-    def personal_loss(self, client: Client, own: Net, w: Tensor) -> Loss:
-        """What the personal model minimizes beside the pull to the received w."""
-        return cross_entropy
+    def personal_loss(self, client: Client, own: Net, w: Tensor) -> Loss | None:
+        """What the personal model minimizes beside the pull to the received w; none is the task's loss."""
+        return None
 
     def lessons(self, server: Server, replies: Sequence[Reply], mean: Tensor, rows: Tensor) -> list[Lesson]:
         """What the student sees of these proxy samples, and the teachers' answers."""

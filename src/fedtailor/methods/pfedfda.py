@@ -42,6 +42,7 @@ class PFedFDA(Method):
     up = ("body", "mixed_means", "mixed_covariance")
     keeps = ("beta",)
     averages = True
+    tasks = ("multiclass",)
     new_client = "computes its head from the shared statistics and its own; nothing trains"
 
     eps: float = option(1e-4, "ε, added to priors and own covariances, and the shrinkage of any covariance", above=0.0)

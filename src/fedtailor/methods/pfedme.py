@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedtailor.learning import Client, Payload, Reply, Server, State, cross_entropy, mixed
+from fedtailor.learning import Client, Payload, Reply, Server, State, mixed
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.nets.net import Net
@@ -36,7 +36,7 @@ class PFedMe(FedAvg):
         for x, y, step in client.steps(client.batches(purpose="all"), net.all, local.all):
             centre = local.all.vector * (self.lam / strength if strength else 0.0)
             for _ in range(self.inner_steps):
-                if not step(cross_entropy(net, x, y), net.all, lr=self.personal_lr, pull=(centre, strength)):
+                if not step(client.loss(net(x), y), net.all, lr=self.personal_lr, pull=(centre, strength)):
                     break
             step(None, local.all, pull=(net.all.vector, self.lam))
         client.state["personal"] = net.all.vector

@@ -17,7 +17,6 @@ from fedtailor.learning import (
     Reply,
     Server,
     class_means,
-    cross_entropy,
     mean_of_means,
     mixed,
     near_prototypes,
@@ -43,6 +42,7 @@ class PGFedSplit(FedPer):
     down = ("body", "head", "prototypes", "known", "spread")
     up = ("body", "head", "alpha", "prototypes", "classes", "squares")
     keeps = ("adapted",)
+    tasks = ("multiclass",)
     eval_point = "after_train"
 
     lam: float = option(5.0, "λ: pull of features to their class's global prototype while the body trains", at_least=0)
@@ -146,7 +146,7 @@ class PGFedSplit(FedPer):
             client.log(alpha=alpha)
             told["alpha"] = torch.tensor(alpha, dtype=torch.float64)
         client.train(net.head, epochs=self.head_epochs, on=(z, y))
-        client.train(net.body, epochs=self.base_epochs, loss=self._base_loss(payload))
+        client.train(net.body, epochs=self.base_epochs, loss=self._base_loss(client, payload))
         client.state["head"] = net.head.vector
         if self.head_agg:
             told["head"] = net.head.vector
@@ -189,11 +189,11 @@ class PGFedSplit(FedPer):
         net.head.vector = head
         return net.classify(z).cpu().double()  # not every device knows doubles
 
-    def _base_loss(self, payload: Payload) -> Loss:
+    def _base_loss(self, client: Client, payload: Payload) -> Loss | None:
         if not self.proto_reg or "prototypes" not in payload:
-            return cross_entropy
+            return None
         dimensions = payload["prototypes"].shape[1] if self.proto_reduction == "sum" else 1
-        return near_prototypes(payload["prototypes"], payload["known"], self.lam * dimensions)
+        return near_prototypes(client.loss, payload["prototypes"], payload["known"], self.lam * dimensions)
 
     def _statistics(self, client: Client, net: Net) -> Payload:
         """The own prototypes under the trained body, and which classes have one."""

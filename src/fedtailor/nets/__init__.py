@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.data.task import Task
+from fedtailor.nets.architecture import Architecture, nets
 from fedtailor.nets.build import build_net
 from fedtailor.nets.net import Net, Part
 

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.data.task import Task
+from fedtailor.nets.architecture import Architecture, nets
 from fedtailor.nets.fitting import require
 from fedtailor.nets.resnet import BasicBlock, ResNet18
 from fedtailor.registry import option

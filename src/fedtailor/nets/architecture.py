@@ -1,23 +1,14 @@
-"""What a net is built for, and the base of everything that can be asked for as `net=…`."""
+"""The base of everything that can be asked for as `net=…`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import nn
 
+from fedtailor.data.task import Task
 from fedtailor.registry import Registry, check
-
-
-@dataclass(frozen=True)
-class Task:
-    """The shape of one sample (channels first for images, tokens for text), the number of classes, and for text the vocabulary."""
-
-    shape: tuple[int, ...]
-    classes: int
-    vocabulary: int = 0
 
 
 class Architecture(ABC):

@@ -8,9 +8,10 @@ from contextlib import suppress
 import torch
 from torch import Tensor, nn
 
+from fedtailor.data.task import OUTPUT, Task
 from fedtailor.errors import FedTailorError
 from fedtailor.limits import check_bytes
-from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.nets.architecture import Architecture, nets
 from fedtailor.nets.fast import with_plain_layers
 from fedtailor.nets.net import Net, check_cut
 from fedtailor.randomness import seeded
@@ -88,10 +89,10 @@ def _check_logits(module: nn.Module, example: Tensor, task: Task) -> None:
             f"{type(module).__name__} cannot read the data: a batch of shape {tuple(example.shape)} made it fail with: {error}"
         ) from error
     module.train()
-    expected = (len(example), task.classes)
+    expected = (len(example), task.outputs)
     if not isinstance(logits, Tensor) or logits.shape != expected:
         found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"type {type(logits).__name__}"
         raise FedTailorError(
-            f"{type(module).__name__} must return one logit a class, shape {expected} for a batch of {len(example)}, but its output "
-            f"has {found}. The data has {task.classes} classes."
+            f"{type(module).__name__} must return {OUTPUT[task.kind]}, shape {expected} for a batch of {len(example)}, but its output "
+            f"has {found}."
         )

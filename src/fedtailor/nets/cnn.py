@@ -10,7 +10,8 @@ from typing import ClassVar
 from torch import Tensor, channels_last, nn
 from torch.nn.functional import max_pool2d, relu
 
-from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.data.task import Task
+from fedtailor.nets.architecture import Architecture, nets
 from fedtailor.nets.fast import Conv2d, WideLinear
 from fedtailor.nets.fitting import require
 from fedtailor.registry import option
@@ -71,4 +72,4 @@ class CNN(Architecture):
 
     def build(self, task: Task) -> nn.Module:
         require(self, task, "images", SMALLEST)
-        return ConvNet(task.shape, (self.conv1, self.conv2), [self.hidden], task.classes)
+        return ConvNet(task.shape, (self.conv1, self.conv2), [self.hidden], task.outputs)

@@ -8,7 +8,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import max_pool1d, relu
 
-from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.data.task import Task
+from fedtailor.nets.architecture import Architecture, nets
 from fedtailor.nets.fitting import require
 from fedtailor.registry import option
 
@@ -49,4 +50,4 @@ class CNN1D(Architecture):
     def build(self, task: Task) -> nn.Module:
         require(self, task, "series", smallest=4)
         channels, length = task.shape
-        return SeriesNet(channels, length, self.width, self.kernel, self.hidden, task.classes)
+        return SeriesNet(channels, length, self.width, self.kernel, self.hidden, task.outputs)

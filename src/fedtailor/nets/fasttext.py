@@ -8,7 +8,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.data.task import Task
+from fedtailor.nets.architecture import Architecture, nets
 from fedtailor.nets.fitting import require
 from fedtailor.registry import option
 
@@ -42,4 +43,4 @@ class FastText(Architecture):
 
     def build(self, task: Task) -> nn.Module:
         require(self, task, "text")
-        return MeanOfWords(task.vocabulary, self.width, task.classes, log_features=self.split_quirk)
+        return MeanOfWords(task.vocabulary, self.width, task.outputs, log_features=self.split_quirk)

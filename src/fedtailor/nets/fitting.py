@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fedtailor.data.task import Task
 from fedtailor.errors import FedTailorError
-from fedtailor.nets.architecture import Architecture, Task
+from fedtailor.nets.architecture import Architecture
 
 Kind = Literal["images", "series", "numbers", "text"]
 

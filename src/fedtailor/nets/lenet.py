@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.data.task import Task
+from fedtailor.nets.architecture import Architecture, nets
 from fedtailor.nets.cnn import SMALLEST, ConvNet
 from fedtailor.nets.fitting import require
 from fedtailor.registry import option
@@ -28,7 +29,7 @@ class LeNet(Architecture):
     def build(self, task: Task) -> nn.Module:
         require(self, task, "images", SMALLEST)
         hidden = [self.hidden, round(0.7 * self.hidden)][: self.linears - 1]
-        return ConvNet(task.shape, (self.conv1, self.conv2), hidden, task.classes)
+        return ConvNet(task.shape, (self.conv1, self.conv2), hidden, task.outputs)
 
 
 @nets.register("lenet-small", "lenet-supervisor")

@@ -11,7 +11,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.data.task import Task
+from fedtailor.nets.architecture import Architecture, nets
 from fedtailor.nets.fitting import require
 from fedtailor.registry import option
 
@@ -45,4 +46,4 @@ class MLP(Architecture):
 
     def build(self, task: Task) -> nn.Module:
         require(self, task, "numbers")
-        return Perceptron(math.prod(task.shape), self.hidden, task.classes)
+        return Perceptron(math.prod(task.shape), self.hidden, task.outputs)

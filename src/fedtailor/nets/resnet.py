@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.data.task import Task
+from fedtailor.nets.architecture import Architecture, nets
 from fedtailor.nets.fitting import require
 from fedtailor.nets.weights import load_weights
 from fedtailor.registry import option
@@ -92,7 +93,7 @@ class ResNet18(Architecture):
 
     def build(self, task: Task) -> nn.Module:
         require(self, task, "images")
-        module = ResNet(task.shape[0], task.classes, small_stem=self.stem == "small", norm=NORMS[self.norm])
+        module = ResNet(task.shape[0], task.outputs, small_stem=self.stem == "small", norm=NORMS[self.norm])
         if self.weights:
             load_weights(module, self.weights)
         return module

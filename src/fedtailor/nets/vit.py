@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, pad, scaled_dot_product_attention
 
+from fedtailor.data.task import Task
 from fedtailor.errors import FedTailorError
-from fedtailor.nets.architecture import Architecture, Task, nets
+from fedtailor.nets.architecture import Architecture, nets
 from fedtailor.nets.fitting import require
 from fedtailor.registry import option
 
@@ -87,4 +88,4 @@ class ViT(Architecture):
             raise FedTailorError(f"net.width = {self.width} must be a multiple of net.heads = {self.heads}.")
         _, height, breadth = task.shape
         patch = self.patch or max(2, math.ceil(math.sqrt(height * breadth / MOST_PATCHES)))
-        return VisionTransformer(task.shape, patch, self.width, self.depth, self.heads, self.dropout, task.classes)
+        return VisionTransformer(task.shape, patch, self.width, self.depth, self.heads, self.dropout, task.outputs)

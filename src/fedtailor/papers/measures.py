@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from fedtailor.data.pool import data_root
+from fedtailor.data.task import Task
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.onboarding import finished_simulation
 from fedtailor.experiment.run_folder import RunFolder, read_lines
 from fedtailor.learning.scoring import score
 from fedtailor.methods.fedsimsup import FedSimSup
-from fedtailor.nets.architecture import Task
 
 PATIENCE = 100  # evaluations without a better one, after which a run counts as converged
 TWO_MODELS = {"ditto", "perada", "heart"}  # methods whose clients train a personal model beside the common one
@@ -110,7 +110,7 @@ def rounds_to_best(run: Run) -> float:
 def sent_per_round(run: Run) -> float:
     """Parameters to and from one participant in a round, counted in whole models."""
     pool = run.config.data.read(data_root(run.config.data_settings.root))
-    whole = _parameters(run.config, Task(tuple(pool.x.shape[1:]), pool.classes, pool.vocabulary))
+    whole = _parameters(run.config, pool.task)
     moved = float(np.mean([(r["bytes_up"] + r["bytes_down"]) / r["picked"] for r in run.rounds]))
     return moved / run.config.settings.torch_dtype.itemsize / whole
 

@@ -9,7 +9,7 @@ from itertools import cycle
 
 import numpy as np
 
-from fedtailor.report.metric import Metric
+from fedtailor.experiment.headline import Headline
 from fedtailor.report.results import Labels, Result
 
 # Okabe and Ito's palette, distinct to the colour-blind; line styles carry the difference into grey prints.
@@ -97,13 +97,13 @@ def looks() -> Iterator[tuple[str, str]]:
     return zip(cycle(COLOURS), cycle(DASHES), strict=False)
 
 
-def curves(groups: Groups, metric: Metric, title: str = "") -> Chart:
+def curves(groups: Groups, metric: Headline, title: str = "") -> Chart:
     """The mean over clients in each round: a line per method, a band of ± one standard deviation over its runs."""
     marks = [over_runs(name, runs, metric) for name, runs in groups.items()]
     return Chart("round", metric.axis(f"mean {metric.title} of personal models"), marks, title=title)
 
 
-def over_runs(name: str, runs: Sequence[Result], metric: Metric) -> Curve:
+def over_runs(name: str, runs: Sequence[Result], metric: Headline) -> Curve:
     """Mean and standard deviation, in each round, over the runs that came so far."""
     own = [run.curve_of(metric) for run in runs]
     steps = np.unique(np.concatenate([np.array(x, dtype=int) for x, _ in own]))
@@ -114,7 +114,7 @@ def over_runs(name: str, runs: Sequence[Result], metric: Metric) -> Curve:
     return Curve(name, steps, mean, mean - std, mean + std) if std.any() else Curve(name, steps, mean)
 
 
-def strips(groups: Groups, metric: Metric) -> Chart:
+def strips(groups: Groups, metric: Headline) -> Chart:
     """The last value of every client, the clients of all runs of a method together."""
     marks = []
     for name, runs in groups.items():
@@ -125,7 +125,7 @@ def strips(groups: Groups, metric: Metric) -> Chart:
     return Chart(metric.axis(f"{metric.title} of each client"), "", marks, list(groups))
 
 
-def client_heat(runs: Mapping[str, Result], metric: Metric) -> Chart:
+def client_heat(runs: Mapping[str, Result], metric: Headline) -> Chart:
     """The last value of each client (columns) under each method (rows), one run per method."""
     largest = max(runs.values(), key=lambda run: len(run.clients(metric)))
     count = len(largest.clients(metric))
@@ -147,13 +147,13 @@ def label_heat(labels: Labels) -> Chart:
     return Chart("client", "class", [heat], labels.labels if len(labels.labels) <= MOST_NAMES else ())
 
 
-def dots(groups: Groups, metric: Metric, title: str, values: Sequence[np.ndarray]) -> Chart:
+def dots(groups: Groups, metric: Headline, title: str, values: Sequence[np.ndarray]) -> Chart:
     """A number per method: its mean and standard deviation over runs."""
     mean, std = (np.array([metric.scale * f(v) for v in values]) for f in (np.mean, np.std))
     return Chart(title, "", [Points("", mean, np.arange(len(mean)), list(groups), std)], list(groups))
 
 
-def tradeoff(groups: Groups, metric: Metric, title: str, costs: Sequence[np.ndarray]) -> Chart:
+def tradeoff(groups: Groups, metric: Headline, title: str, costs: Sequence[np.ndarray]) -> Chart:
     """The metric against a cost, with the front of those that nothing beats at their cost or a lower one."""
     x = np.array([cost.mean() for cost in costs])
     y = np.array([metric.scale * np.mean([metric.of(r.last, "mean") for r in runs]) for runs in groups.values()])

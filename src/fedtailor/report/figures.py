@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from fedtailor.experiment.config import Config
+from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.onboarding import finished_simulation
 from fedtailor.experiment.simulation import Simulation
 from fedtailor.files import replacing
@@ -22,7 +23,6 @@ from fedtailor.papers.measures import MEASURES
 from fedtailor.papers.reproduction import FULL
 from fedtailor.report.charts import Bars, Chart, Curve, Heat, curves
 from fedtailor.report.logged import logged_by_clients, logged_by_server
-from fedtailor.report.metric import Metric
 from fedtailor.report.pictures import panels
 from fedtailor.report.results import Result, read_result
 
@@ -60,16 +60,16 @@ def results_of(comparison: Comparison, column: str) -> dict[str, list[Result]]:
 def curves_figure(comparison: Comparison) -> Figure | None:
     """One panel per column, one line per row."""
     found = {name: runs for name in comparison.preset.columns if (runs := results_of(comparison, name))}
-    return panels([curves(runs, Metric(), name) for name, runs in found.items()]) if found else None
+    return panels([curves(runs, Headline(), name) for name, runs in found.items()]) if found else None
 
 
 def curves_and_end_figure(comparison: Comparison) -> Figure | None:
     """All rounds, and the last ones closer up."""
     column = comparison.preset.columns[0]
-    whole = curves(results_of(comparison, column), Metric(), column)
+    whole = curves(results_of(comparison, column), Headline(), column)
     if not whole.marks:
         return None
-    figure = panels([whole, curves(results_of(comparison, column), Metric(), "the last rounds")])
+    figure = panels([whole, curves(results_of(comparison, column), Headline(), "the last rounds")])
     lines = [mark for mark in whole.marks if isinstance(mark, Curve)]
     last = max(line.x[-1] for line in lines)
     values = np.concatenate([line.y[line.x >= (1 - END) * last] for line in lines])

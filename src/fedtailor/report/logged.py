@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedtailor.experiment.headline import columns
 from fedtailor.printable import drawable
 from fedtailor.report.charts import Chart, Curve
-from fedtailor.report.metric import columns
 from fedtailor.report.pictures import panels, save
 from fedtailor.report.results import Result
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedtailor.errors import FedTailorError, nearest
+from fedtailor.experiment.headline import Headline
 from fedtailor.papers.reproduction import FILE, Reproduction
 from fedtailor.report.groups import by_federation, by_method
-from fedtailor.report.metric import Metric
 from fedtailor.report.results import Result, find_runs, read_run
 
 
@@ -21,7 +21,7 @@ class Material:
     reproductions: dict[Path, Reproduction]
     unreadable: list[str] = field(default_factory=list)
     baseline: str = ""
-    metric: Metric = field(default_factory=Metric)
+    metric: Headline = field(default_factory=Headline)
 
     @property
     def federations(self) -> dict[str, list[Result]]:
@@ -52,7 +52,7 @@ def load_material(
         raise FedTailorError(unreadable[0])
     folders = {folder for r in results for folder in r.path.resolve().parents if (folder / FILE).is_file()}
     reproductions = {folder: Reproduction.read(folder) for folder in sorted(folders)}
-    chosen = Metric(metric) if metric else next((r.metric for r in results if r.evaluated), Metric())
+    chosen = Headline(metric) if metric else next((r.metric for r in results if r.evaluated), Headline())
     material = Material(results, reproductions, unreadable, baseline, chosen)
     _check(material, metric)
     return material

@@ -16,11 +16,11 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedtailor.experiment.headline import Headline
 from fedtailor.files import replacing
 from fedtailor.printable import drawable
 from fedtailor.report.charts import COLOURS, SHADES, Bars, Chart, Curve, Heat, Strip, curves, looks, strips
 from fedtailor.report.groups import by_method
-from fedtailor.report.metric import Metric
 from fedtailor.report.results import Result
 
 MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*", "<", ">", "h")
@@ -31,7 +31,7 @@ LABEL: dict[str, Any] = {"boxstyle": "round", "facecolor": "white", "edgecolor":
 BLUES = LinearSegmentedColormap.from_list("blues", SHADES)
 
 
-def metric_picture(results: Sequence[Result], path: Path, metric: Metric | None = None) -> None:
+def metric_picture(results: Sequence[Result], path: Path, metric: Headline | None = None) -> None:
     """Draw the mean over clients per round (left) and every client's own value (right)."""
     metric = metric or results[0].metric
     groups = by_method(results)

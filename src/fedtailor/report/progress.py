@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 from rich.progress import Progress as Bars
 
 from fedtailor.experiment.callbacks import Callback, Record
-from fedtailor.report.metric import Metric
+from fedtailor.experiment.headline import Headline
 from fedtailor.report.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ class Progress(Callback):
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
         done = record["round"] + record.get("step", 0)
-        metric = Metric(record.get("select_by") or "accuracy")
+        metric = Headline(record.get("select_by") or "accuracy")
         mean = metric.of(record, "mean")
-        value = f"{metric.title} {metric.written(np.array([mean]))} {metric.unit}".rstrip() if np.isfinite(mean) else ""
+        value = f"{metric.title} {metric.shown(mean)}" if np.isfinite(mean) else ""
         self.bar.update(self.task, completed=done)
         if value:
             self.bar.update(self.task, value=value)

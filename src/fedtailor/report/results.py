@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import read_toml
 from fedtailor.experiment.draft import DRAFT
+from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.run_folder import RunFolder, read_lines
-from fedtailor.report.metric import Metric
 
 log = logging.getLogger("fedtailor")
 
@@ -98,11 +98,11 @@ class Result:
     command: str = ""
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> Headline:
         """The metric that selects and ranks."""
-        return Metric(self.records[-1].get("select_by") or "accuracy") if self.records else Metric()
+        return Headline(self.records[-1].get("select_by") or "accuracy") if self.records else Headline()
 
-    def clients(self, metric: Metric | None = None) -> np.ndarray:
+    def clients(self, metric: Headline | None = None) -> np.ndarray:
         """The last value of each client; NaN where there is none."""
         return self.scores.get((metric or self.metric).name, np.array([]))
 
@@ -160,7 +160,7 @@ class Result:
     def curve(self) -> tuple[list[int], list[float]]:
         return self.curve_of(self.metric)
 
-    def curve_of(self, metric: Metric) -> tuple[list[int], list[float]]:
+    def curve_of(self, metric: Headline) -> tuple[list[int], list[float]]:
         """Steps (rounds, then closing steps) and the mean over clients at each."""
         values = {r["round"] + r.get("step", 0): metric.of(r, "mean") for r in self.records}
         known = {step: value for step, value in values.items() if np.isfinite(value)}

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from fedtailor.experiment.headline import Statistic
 from fedtailor.papers.reproduction import Reproduction
 from fedtailor.report import charts, tables
 from fedtailor.report.groups import by_method
 from fedtailor.report.interactive import plotly_chart
 from fedtailor.report.material import Material
-from fedtailor.report.metric import Statistic
 from fedtailor.report.reproduction import agreement_chart, column_sheets
 from fedtailor.report.results import Result
 from fedtailor.report.sheets import Sheet

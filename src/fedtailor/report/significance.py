@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedtailor.report.metric import Metric
+from fedtailor.experiment.headline import Headline
 from fedtailor.report.results import Result
 
 TESTS = {
@@ -30,7 +30,7 @@ class Verdict:
         return ("p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}") + f" ({self.n} {self.over})"
 
 
-def choose_baseline(groups: Mapping[str, Sequence[Result]], metric: Metric, wanted: str = "") -> str:
+def choose_baseline(groups: Mapping[str, Sequence[Result]], metric: Headline, wanted: str = "") -> str:
     """Return the wanted method if it is there, else the best finished one (the best of any if none is finished)."""
     if wanted in groups:
         return wanted
@@ -44,13 +44,13 @@ def choose_baseline(groups: Mapping[str, Sequence[Result]], metric: Metric, want
     return max(finished or groups, key=standing)
 
 
-def against(groups: Mapping[str, Sequence[Result]], baseline: str, metric: Metric) -> dict[str, Verdict]:
+def against(groups: Mapping[str, Sequence[Result]], baseline: str, metric: Headline) -> dict[str, Verdict]:
     """Test every method that can be paired with the baseline; only finished runs count."""
     raw = {name: paired_test(runs, groups[baseline], metric) for name, runs in groups.items() if name != baseline}
     return holm({name: verdict for name, verdict in raw.items() if verdict is not None})
 
 
-def paired_test(one: Sequence[Result], other: Sequence[Result], metric: Metric) -> Verdict | None:
+def paired_test(one: Sequence[Result], other: Sequence[Result], metric: Headline) -> Verdict | None:
     """Test over the seeds that both have or, if that is one, over its clients; None if there is nothing to pair."""
     left, right = ({r.seed: r for r in runs if r.finished} for runs in (one, other))
     seeds = sorted(left.keys() & right.keys())

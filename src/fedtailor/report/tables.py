@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from rich.table import Table
 
+from fedtailor.experiment.headline import Headline, Statistic
 from fedtailor.printable import cell
 from fedtailor.report.groups import by_method, differing, flat
 from fedtailor.report.material import Material
-from fedtailor.report.metric import Metric, Statistic
 from fedtailor.report.results import Result
 from fedtailor.report.sheets import Sheet, as_rich
 from fedtailor.report.significance import TESTS, Verdict, against, choose_baseline
@@ -47,7 +47,7 @@ PACE = Aspect("seconds per round", lambda r: r.seconds_per_round, lambda v: f"{v
 SECONDS = Aspect("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
 
 
-def aspect(metric: Metric, statistic: Statistic, *, validated: bool = False) -> Aspect:
+def aspect(metric: Headline, statistic: Statistic, *, validated: bool = False) -> Aspect:
     """A statistic of a metric at the last evaluation."""
     titles: dict[Statistic, str] = {
         "mean": f"{metric.title} (mean of clients)",
@@ -59,7 +59,7 @@ def aspect(metric: Metric, statistic: Statistic, *, validated: bool = False) -> 
     return Aspect(titles[statistic], lambda r: metric.of(r.last, statistic), metric.written)
 
 
-def aspects(results: Sequence[Result], metric: Metric, *, brief: bool) -> list[Aspect]:
+def aspects(results: Sequence[Result], metric: Headline, *, brief: bool) -> list[Aspect]:
     """The columns of a comparison; a terminal has room for the brief ones."""
     validated = bool(results) and all(r.validated for r in results)
     wanted: tuple[Statistic, ...] = (
@@ -68,18 +68,18 @@ def aspects(results: Sequence[Result], metric: Metric, *, brief: bool) -> list[A
     return [*(aspect(metric, s, validated=validated) for s in wanted), BYTES, SECONDS if brief else PACE]
 
 
-def brief_sheet(results: Sequence[Result], title: str = "", metric: Metric | None = None) -> Sheet:
+def brief_sheet(results: Sequence[Result], title: str = "", metric: Headline | None = None) -> Sheet:
     """One row per method: the metric ± std over seeds, bytes both ways, seconds of the whole run."""
     columns = aspects(results, metric or results[0].metric, brief=True)
     rows = [(name, *(column.cell(runs) for column in columns)) for name, runs in by_method(results).items()]
     return Sheet(title, ("method", *(column.title for column in columns)), rows)
 
 
-def comparison_table(results: Sequence[Result], title: str = "", metric: Metric | None = None) -> Table:
+def comparison_table(results: Sequence[Result], title: str = "", metric: Headline | None = None) -> Table:
     return as_rich(brief_sheet(results, title, metric))
 
 
-def comparison_csv(results: Sequence[Result], metric: Metric | None = None) -> str:
+def comparison_csv(results: Sequence[Result], metric: Headline | None = None) -> str:
     sheet = brief_sheet(results, metric=metric)
     return write_csv([sheet.header, *sheet.rows])
 
@@ -179,7 +179,7 @@ def _empty(results: Sequence[Result]) -> list[str]:
     return [f"Without an evaluated round, so not in the table: {'; '.join(names)}."] if names else []
 
 
-def _meaning(groups: Mapping[str, Sequence[Result]], metric: Metric) -> list[str]:
+def _meaning(groups: Mapping[str, Sequence[Result]], metric: Headline) -> list[str]:
     percent = " in percent" if metric.unit else ""
     several = "; ± is the standard deviation over runs" if any(len(runs) > 1 for runs in groups.values()) else ""
     better = " Lower is better." if metric.lower_is_better else ""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
 from fedtailor.printable import printable
-from fedtailor.report.metric import Metric
 
-ACCURACY = Metric()
+if TYPE_CHECKING:
+    from fedtailor.experiment.headline import Headline
+
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bits of a braille cell: four rows, two columns
 
 
@@ -33,9 +34,13 @@ class PrintableFormatter(logging.Formatter):
         return printable(super().format(record), lines=True)
 
 
-def curve(values: Sequence[float], width: int = 60, height: int = 8, metric: Metric = ACCURACY) -> str:
+def curve(values: Sequence[float], width: int = 60, height: int = 8, metric: Headline | None = None) -> str:
     """A line plot of a metric, with its lowest and highest value at the left."""
     import numpy as np  # here: the command's help does without
+
+    from fedtailor.experiment.headline import Headline
+
+    metric = metric or Headline()
 
     points = np.asarray(values, dtype=float)
     low, high = float(np.nanmin(points)), float(np.nanmax(points))
@@ -51,6 +56,6 @@ def curve(values: Sequence[float], width: int = 60, height: int = 8, metric: Met
     labels = {0: high, height - 1: low}
     lines = []
     for row in range(height):
-        label = f"{metric.written(np.array([labels[row]]))} {metric.unit}".rstrip() if row in labels else ""
+        label = metric.shown(labels[row]) if row in labels else ""
         lines.append(f"{label:>8} ┤" + "".join(chr(0x2800 + int(bits)) for bits in cells[row]))
     return "\n".join(lines)

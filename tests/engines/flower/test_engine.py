@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,28 @@ def test_the_numbers_are_those_of_inline_to_the_bit(tmp_path, method):
     assert not (tmp_path / "federation" / "run" / "models").exists()  # no personal model reaches the server
 
 
+def test_early_stopping_metrics_and_closing_steps_are_those_of_inline_to_the_bit(tmp_path):
+    words = ["method=fedavg-ft", "method.ft_epochs=2", "rounds=30", "lr=0.8", "validation=0.2", "patience=1"]
+    words += ["metrics=log_loss", "checkpoint_every=1"]
+    start(Config.load(words=[*WORDS, *words]), tmp_path / "inline")
+    federate(tmp_path / "federation", *words)
+    assert same(tmp_path / "inline", tmp_path / "federation" / "run")
+    records = numbers(tmp_path / "inline")
+    assert len(records) < 30 + 2
+    assert [r["phase"] for r in records[-2:]] == ["finish"] * 2
+    assert records[-1]["log_loss"] == pytest.approx(records[-1]["loss"], rel=1e-5)
+
+
+def test_outputs_stay_at_the_sites_so_what_needs_them_is_not_pooled(tmp_path):
+    words = ["method=fedavg", "rounds=1", "metrics=auroc"]
+    start(Config.load(words=[*WORDS, *words]), tmp_path / "inline")
+    federate(tmp_path / "federation", *words)
+    (here,), (there,) = numbers(tmp_path / "inline"), numbers(tmp_path / "federation" / "run")
+    assert here["auroc"] is not None
+    assert there["auroc"] is None
+    assert {**here, "auroc": None} == there
+
+
 # -- messages ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -164,11 +187,16 @@ def test_an_outcome_survives_its_message_to_the_bit():
         "alone": torch.tensor(0.1),
         "none": torch.empty(0, 4),
     }
-    sent = Outcome(up, 12, 1 / 3, Score(3, 4, 0.1 + 0.2), {"mu": 0.7})
+    held = Score(1, 2, 0.3, {"auroc": float("nan"), "rmse": 1 / 7})
+    scored = Score(3, 4, 0.1 + 0.2, {"auroc": 1 / 3}, validation=held)
+    sent = Outcome(up, 12, 1 / 3, replace(scored, outputs=torch.ones(4, 3)), {"mu": 0.7})
     got = read_outcome(write_outcome(sent), "cpu")
     assert list(got.up) == list(up)
     assert all(torch.equal(got.up[n], t) and got.up[n].dtype == t.dtype for n, t in up.items())
-    assert (got.samples, got.loss, got.score, got.logged) == (12, 1 / 3, Score(3, 4, 0.1 + 0.2), {"mu": 0.7})
+    assert (got.samples, got.loss, got.logged) == (12, 1 / 3, {"mu": 0.7})
+    assert got.score is not None
+    assert repr(got.score) == repr(scored)  # NaN is not equal to itself
+    assert got.score.outputs is None
     assert np.isnan(read_outcome(write_outcome(Outcome()), "cpu").loss)
 
 

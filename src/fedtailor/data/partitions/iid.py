@@ -15,6 +15,8 @@ from fedtailor.data.pool import Pool
 class Iid(Partition):
     """Samples are shuffled and dealt in equal parts (up to one sample): no client differs from another but by chance."""
 
+    by_class = False
+
     def deal(self, pool: Pool, clients: int, rng: np.random.Generator) -> Deal:
         check_clients(pool, clients)
         return hold_out(np.array_split(rng.permutation(len(pool)), clients), self.test_share, rng)

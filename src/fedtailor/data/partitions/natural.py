@@ -22,6 +22,7 @@ class Natural(Partition):
     in the one or the other, as in HAR) every owner's samples are split at random. clients = 0 stands for all owners.
     """
 
+    by_class = False
     paper: ClassVar[str] = "Caldas et al., LEAF: A Benchmark for Federated Settings, 2018"
 
     official: bool = option(True, "use the data set's own test part where every owner has some of it")

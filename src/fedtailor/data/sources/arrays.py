@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from fedtailor.data.compact import as_samples
+from fedtailor.data.compact import as_labels, as_samples, classes_of, kind_of
 from fedtailor.data.npy import map_npy, read_npy
 from fedtailor.data.pool import Pool, Source, sources
-from fedtailor.data.sources.files import check_labels, encoded, located, token_ids, zip_members
+from fedtailor.data.sources.files import TASK, check_labels, encoded, located, token_ids, zip_members
+from fedtailor.data.task import CLASSES, Kind
 from fedtailor.errors import FedTailorError
-from fedtailor.limits import check_count
 from fedtailor.registry import option
 
 
 @sources.register("arrays", "numpy", "npz")
 @dataclass(frozen=True)
 class Arrays(Source):
-    """Your own arrays: x and y (0..C-1), and where known the client of each sample and whether it is a test sample.
+    """Your own arrays: x and y, and where known the client of each sample and whether it is a test sample.
 
     A folder of x.npy, y.npy, client.npy and test.npy is memory-mapped, so it may be larger than memory.
     """
@@ -27,11 +28,15 @@ class Arrays(Source):
     path: str = option(
         "", "an .npz file with x and y (and client, test), or a folder with x.npy and y.npy (and client.npy, test.npy)"
     )
+    task: Literal["auto", "multiclass", "binary", "multilabel", "regression"] = option("auto", TASK)
 
     def read(self, root: Path) -> Pool:
         place = located(self.path, root, self.name)
-        arrays = read_arrays(place)
-        return arrays_pool(place, arrays)
+        return arrays_pool(place, read_arrays(place), self.task)
+
+    @property
+    def fitting_partition(self) -> str:
+        return "dirichlet" if self.task in ("auto", *CLASSES) else "iid"
 
 
 def read_arrays(place: Path) -> dict[str, np.ndarray]:
@@ -43,7 +48,7 @@ def read_arrays(place: Path) -> dict[str, np.ndarray]:
     return {name.removesuffix(".npy"): read_npy(data, f"{place} ({name})") for name, data in zip_members(place).items()}
 
 
-def arrays_pool(place: Path, arrays: dict[str, np.ndarray]) -> Pool:
+def arrays_pool(place: Path, arrays: dict[str, np.ndarray], task: Kind | Literal["auto"] = "auto") -> Pool:
     """x, y and where present client and test as a pool."""
     for name in ("x", "y"):
         if name not in arrays:
@@ -51,25 +56,27 @@ def arrays_pool(place: Path, arrays: dict[str, np.ndarray]) -> Pool:
     x, y, client, test = arrays["x"], arrays["y"], arrays.get("client"), arrays.get("test")
     x = as_samples(x, f"{place}: x")
     for name, column in (("y", y), ("client", client), ("test", test)):
-        if column is not None and column.shape != (len(x),):
+        if column is not None and column.shape[: 2 if name != "y" else 1] != (len(x),):
             raise FedTailorError(f"{place}: {name} has shape {column.shape}, but x has {len(x)} samples.")
-    if y.dtype.kind not in "iu":
-        raise FedTailorError(f"{place}: y must be whole numbers from 0, but is of type {y.dtype}.")
-    classes = int(y.max(initial=0)) + 1
-    check_count(classes, "CLASSES", f"{place}: y")
-    check_labels(y, classes, place)
+    if not len(x):
+        raise FedTailorError(f"{place} holds no samples.")
+    kind = kind_of(y, f"{place}: y") if task == "auto" else task
+    if kind == "multiclass" and y.dtype.kind in "iu":
+        check_labels(y, int(y.max()) + 1, place)
+    y = as_labels(y, f"{place}: y", kind)
     owner, owners = (None, ()) if client is None else encoded(client.tolist())
     channels = x.shape[1] if x.ndim == 4 else 1
     return Pool(
         x,
-        y.astype(np.int64),
-        classes,
+        y,
+        classes_of(y, kind),
         owner=owner,
         owners=owners,
         test=None if test is None else _flags(test, place),
         mean=(0.5,) * channels,
         std=(0.5,) * channels,
         vocabulary=token_ids(x, place),
+        kind=kind,
     )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from fedtailor.errors import FedTailorError
 from fedtailor.limits import check_bytes, check_count, limit_bytes, too_large
 
+TASK = "what labels mean; auto: fractions are a regression, true and false binary, rows of 0 and 1 multi-label, all else classes"
 GZIPPED = b"\x1f\x8b"
 PIECE = 1 << 20
 

@@ -6,12 +6,14 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from fedtailor.data.compact import as_labels
 from fedtailor.data.pool import Pool, Source, sources
-from fedtailor.data.sources.files import encoded, file_bytes, located, unpacked_bytes
+from fedtailor.data.sources.files import TASK, encoded, file_bytes, located, unpacked_bytes
+from fedtailor.data.task import Kind
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.limits import GB, check_bytes, check_count, limit_bytes, too_large
 from fedtailor.registry import option
@@ -38,13 +40,17 @@ class Table(Source):
         True, "shift and scale each column of numbers to mean 0 and variance 1 over all rows, test rows included"
     )
 
+    task: Literal["auto", "multiclass", "binary", "regression"] = option("auto", TASK)
+
     @property
     def fitting_net(self) -> str:
         return "mlp"
 
     @property
     def fitting_partition(self) -> str:
-        return "natural" if self.client else super().fitting_partition
+        if self.client:
+            return "natural"
+        return "iid" if self.task == "regression" else super().fitting_partition
 
     def read(self, root: Path) -> Pool:
         place = located(self.path, root, self.name)
@@ -57,6 +63,7 @@ class Table(Source):
             split=self.split,
             standardize=self.standardize,
             origin=str(place),
+            task=self.task,
         )
 
 
@@ -118,6 +125,7 @@ def table_pool(
     split: str = "",
     standardize: bool = True,
     origin: str = "the table",
+    task: Kind | Literal["auto"] = "auto",
 ) -> Pool:
     """A data frame as a pool: float32 features, labels of any kind as 0..C-1 in sorted order with their names kept.
 
@@ -154,18 +162,33 @@ def table_pool(
             "GB",
             -(-sum(widths) * len(frame) * VALUE // GB),
         )
-    y, labels = encoded(frame[label].tolist())
-    check_count(len(labels), "CLASSES", f"{origin}: column '{label}'")
+    y, kind, labels = _labels(frame[label], task, f"{origin}: column '{label}'")
     owner, owners = encoded(frame[client].tolist()) if client else (None, ())
     return Pool(
         np.concatenate([_feature(frame, column, standardize, origin) for column in used], axis=1),
         y,
-        classes=len(labels),
+        classes=len(labels) or 1,
         owner=owner,
         owners=owners,
         test=_test_rows(frame[split], split, origin) if split else None,
         labels=labels,
+        kind=kind,
     )
+
+
+def _labels(column: pd.Series, task: Kind | Literal["auto"], where: str) -> tuple[np.ndarray, Kind, tuple[str, ...]]:
+    """Labels, the kind of task, and the names of classes."""
+    if task == "multilabel":
+        raise FedTailorError(f"{where} is one label a sample. Give the rows of a multi-label task as arrays.")
+    if task == "regression" or (task == "auto" and column.dtype.kind == "f" and (column % 1 != 0).any()):
+        if not _is_number(column):
+            raise FedTailorError(f"{where} holds no numbers, which a regression predicts.")
+        return as_labels(column.to_numpy(np.float64), where, "regression"), "regression", ()
+    y, names = encoded(column.tolist())
+    check_count(len(names), "CLASSES", where)
+    if task == "binary" and len(names) != 2:
+        raise FedTailorError(f"{where} has {len(names)} different values: a binary task has two.")
+    return y, "binary" if task == "binary" else "multiclass", names
 
 
 def _is_number(column: pd.Series) -> bool:

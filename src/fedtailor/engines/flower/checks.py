@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from fedtailor.data.federation import validation_count
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.work import Work
 from fedtailor.learning import Payload
+from fedtailor.learning.metrics import Metric
 from fedtailor.learning.scoring import Score
 
 Kind = tuple[str, tuple[int, ...]]  # dtype and shape
@@ -34,6 +36,8 @@ class ReplyChecks:
     up: tuple[str, ...]  # what the method declares
     sizes: Mapping[int, tuple[int, int]]  # client -> its training and test samples, by its own description
     few: int  # the number of classes or of clients, whichever is larger
+    metrics: tuple[Metric, ...] = ()  # of a score, beside accuracy
+    validation: float = 0.0  # share of its training samples that a client holds out
     known: dict[Call, Form] = field(default_factory=dict)  # the majority's form so far
 
     def refused(
@@ -57,6 +61,12 @@ class ReplyChecks:
         usual_form = f"where most sites send {shown(usual)}"
         return {i: f"it sends {shown(own)} {usual_form}" for i, own in forms.items() if own != usual}
 
+    def _sane(self, score: Score, train: int, test: int) -> bool:
+        if not sane(score, test, self.metrics) or (score.validation is None) != (not self.validation):
+            return False
+        held = validation_count(train, self.validation)
+        return score.validation is None or sane(score.validation, held, self.metrics)
+
     def _fault(self, work: Work, client: int, outcome: Outcome, sent: Payload) -> str:
         train, test = self.sizes[client]
         undeclared = sorted(set(outcome.up) - set(self.up))
@@ -69,15 +79,20 @@ class ReplyChecks:
                 return f"its '{name}' holds values that are not finite"
         if work.trains and not 0 < outcome.samples <= train:
             return f"it says it trained on {outcome.samples} samples, but has {train} by its word at the start"
-        if outcome.score is not None and not sane(outcome.score, test):
+        if outcome.score is not None and not self._sane(outcome.score, train, test):
             return f"its score is impossible ({outcome.score})"
         if outcome.score is not None and not work.scores:
             return "it sends a score that nobody asked for"
         return "it sends no score" if work.scores and outcome.score is None and test else ""
 
 
-def sane(score: Score, samples: int) -> bool:
-    return score.total == samples and 0 <= score.correct <= samples and score.loss >= 0 and math.isfinite(score.loss)
+def sane(score: Score, samples: int, metrics: Sequence[Metric] = ()) -> bool:
+    """Whether numbers of a score are possible; a metric may be undefined (NaN)."""
+    counted = score.total == samples and 0 <= score.correct <= samples and score.loss >= 0 and math.isfinite(score.loss)
+    expected = {m.name: m.bounds for m in metrics if m.name != "accuracy"} if samples else {}
+    if not counted or score.values.keys() != expected.keys():
+        return False
+    return all(math.isnan(v) or expected[name][0] <= v <= expected[name][1] for name, v in score.values.items())
 
 
 def kind(tensor: Tensor) -> Kind:

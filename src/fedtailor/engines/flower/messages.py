@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ MANY = 200  # entries per record: tensors, or numbers that a client logs in one 
 LONGEST = 100  # characters of an entry's name
 INFINITE = (float("inf"), float("-inf"))  # a client may log these when it diverges; they are dropped
 LARGEST = 1e30  # no honest number is larger, and sums of such numbers stay finite
+METRIC, VALIDATION = "metric.", "validation."  # before the names of a score's numbers
 DESCRIPTION = 4_000_000  # bytes of a site's description, which holds the names of its labels
 
 
@@ -61,7 +63,9 @@ def read_call(content: RecordDict, device: str) -> tuple[dict[str, Any], Payload
 def write_outcome(outcome: Outcome) -> RecordDict:
     numbers: dict[str, int | float] = {"samples": outcome.samples, "loss": outcome.loss}
     if outcome.score is not None:
-        numbers |= {"correct": outcome.score.correct, "total": outcome.score.total, "test_loss": outcome.score.loss}
+        numbers |= _score_numbers(outcome.score)
+        if outcome.score.validation is not None:
+            numbers |= {f"{VALIDATION}{name}": n for name, n in _score_numbers(outcome.score.validation).items()}
     records = {
         "payload": _arrays(outcome.up),
         "numbers": MetricRecord(numbers),  # type: ignore[arg-type]
@@ -74,13 +78,27 @@ def read_outcome(content: RecordDict, device: str) -> Outcome:
     with refusing("it"):
         numbers = _record(content, "numbers", MetricRecord)
         samples, loss = _number(numbers, "samples", int), _number(numbers, "loss", float)
-        score = None
-        if "total" in numbers:
-            correct, total = _number(numbers, "correct", int), _number(numbers, "total", int)
-            score = Score(correct, total, _number(numbers, "test_loss", float))
+        score = _read_score(numbers, "")
+        if score is not None:
+            score = replace(score, validation=_read_score(numbers, VALIDATION))
         logged = _record(content, "logged", MetricRecord)
         finite = {name: _number(logged, name, float) for name, value in logged.items() if value not in INFINITE}
         return Outcome(_tensors(_record(content, "payload", ArrayRecord), device), samples, loss, score, finite)
+
+
+def _score_numbers(score: Score) -> dict[str, int | float]:
+    """A score as numbers; a model's outputs stay at the site."""
+    metrics = {f"{METRIC}{name}": value for name, value in score.values.items()}
+    return {"correct": score.correct, "total": score.total, "test_loss": score.loss, **metrics}
+
+
+def _read_score(numbers: MetricRecord, before: str) -> Score | None:
+    if f"{before}total" not in numbers:
+        return None
+    correct, total = (_number(numbers, f"{before}{name}", int) for name in ("correct", "total"))
+    prefix = f"{before}{METRIC}"
+    values = {key.removeprefix(prefix): _number(numbers, key, float) for key in numbers if key.startswith(prefix)}
+    return Score(correct, total, _number(numbers, f"{before}test_loss", float), values)
 
 
 def write_site(site: SiteDescription) -> RecordDict:

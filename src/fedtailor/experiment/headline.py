@@ -1,4 +1,4 @@
-"""The metric that a report is about: how it is called and written, its columns in metrics.jsonl, and which way is better."""
+"""The metric that selects rounds and ranks methods, as records name it: how it is called and written, its columns, which way is better."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Statistic = Literal["pooled", "mean", "spread", "worst", "best"]
 
 
 @dataclass(frozen=True)
-class Metric:
-    """A metric by its name in metrics.jsonl."""
+class Headline:
+    """A metric by its name in metrics.jsonl. It needs neither PyTorch nor scikit-learn, so that commands start soon."""
 
     name: str = "accuracy"
 
@@ -52,6 +52,10 @@ class Metric:
             if isinstance(value := record.get(name), int | float):
                 return float(value)
         return np.nan
+
+    def shown(self, value: float) -> str:
+        """One number with its unit."""
+        return f"{self.written(np.array([value]))} {self.unit}".rstrip()
 
     def written(self, values: np.ndarray) -> str:
         """The mean of several runs' numbers ± their standard deviation."""

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from fedtailor.errors import FedTailorError
+from fedtailor.experiment.headline import Headline
 from fedtailor.report import pictures
 from fedtailor.report.charts import curves, strips, tradeoff
 from fedtailor.report.groups import by_method
 from fedtailor.report.interactive import plotly_chart
 from fedtailor.report.material import load_material
-from fedtailor.report.metric import Metric
 from fedtailor.report.page import page
 from fedtailor.report.pictures import metric_picture
 from fedtailor.report.results import read_result
@@ -47,7 +47,7 @@ def test_the_lowest_error_is_the_best(errors):
 def test_charts_and_pictures_show_errors_as_they_are(errors, monkeypatch):
     results = [read_result(errors / name) for name in "ab"]
     groups, metric = by_method(results), results[0].metric
-    assert metric == Metric("rmse")
+    assert metric == Headline("rmse")
     assert plotly_chart(curves(groups, metric))["data"][1]["y"] == [7.99, 2.99]
     assert strips(groups, metric).marks[1].values.tolist() == [1.0, 2.0, 6.0]
     costs = [np.array([1.0]), np.array([2.0])]

@@ -1,0 +1,196 @@
+"""Metrics by name: how good the outputs of a net are, measured against the labels of one client or of all of them together."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedtailor.data.task import CLASSES, KINDS, LABELS, Kind, Task
+from fedtailor.errors import FedTailorError, nearest
+
+Asked = str | Callable[[np.ndarray, np.ndarray], float]  # a metric's name, or a function of labels and outputs
+Value = Callable[[Task, np.ndarray, np.ndarray], float]  # of a task, labels and outputs; NaN where it is undefined
+
+CONFUSION = "confusion"  # asked for like a metric; a table per client, not a number
+BINS = 15  # of confidence, in the calibration error
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number about outputs (n, outputs) and labels.
+
+    `power` says how values of several clients pool exactly: the mean over samples of value**power, then its root. Where it is 0, the
+    pooled value has to be computed from all outputs.
+    """
+
+    name: str
+    value: Value
+    tasks: tuple[Kind, ...] = KINDS
+    lower_is_better: bool = False
+    power: int = 0
+    bounds: tuple[float, float] = (0.0, 1.0)
+
+    def of(self, task: Task, y: Tensor, outputs: Tensor) -> float:
+        """The value for these labels and outputs; NaN where it is undefined, or outputs are not finite."""
+        if not len(y) or not bool(outputs.isfinite().all()):
+            return math.nan
+        labels = y if task.kind in CLASSES else y.double()
+        value = self.value(task, labels.cpu().numpy(), outputs.cpu().double().numpy())
+        return value if math.isfinite(value) else math.nan
+
+    def pooled(self, values: Sequence[float], totals: Sequence[int]) -> float:
+        """The value over all samples, from those of clients with so many samples each; NaN where it does not follow from them."""
+        if not self.power or not totals:
+            return math.nan
+        return float(np.average(np.power(values, self.power), weights=totals) ** (1 / self.power))
+
+    def better(self, one: float, other: float) -> bool:
+        return one < other if self.lower_is_better else one > other
+
+
+def selected(task: Task, asked: Sequence[Asked] = (), select_by: str = "") -> tuple[Metric, ...]:
+    """The metrics of a run, the one that selects and ranks first.
+
+    Accuracy is among them wherever a sample has one class. Raise a FedTailorError for a metric that does not exist or fit the task.
+    """
+    names = [a for a in asked if a != CONFUSION]
+    own = {m.name: m for m in map(metric, names)}
+    always = ["accuracy"] if task.kind in CLASSES else []
+    first = own.get(select_by) or metric(select_by or task.metric)
+    found = {m.name: m for m in (first, *map(metric, always), *own.values())}
+    for m in found.values():
+        if task.kind not in m.tasks:
+            raise FedTailorError(
+                f"The metric '{m.name}' is not one of a {task.kind} task. Those that are: {', '.join(_fitting(task))}."
+            )
+    if CONFUSION in asked and task.kind not in CLASSES:
+        raise FedTailorError(f"A confusion matrix is of classes, but this is a {task.kind} task.")
+    return tuple(found.values())
+
+
+def metric(asked: Asked) -> Metric:
+    """The metric of this name, or one made of a function f(labels, outputs) of NumPy arrays, named after it.
+
+    Larger values of a function are better, unless it has an attribute `lower_is_better`.
+    """
+    if isinstance(asked, str):
+        if asked not in METRICS:
+            raise FedTailorError(
+                f"There is no metric '{asked}'.{nearest(asked, METRICS)} Known: {', '.join((*METRICS, CONFUSION))}."
+            )
+        return METRICS[asked]
+    name = getattr(asked, "__name__", type(asked).__name__)
+    lower = bool(getattr(asked, "lower_is_better", False))
+    function = asked  # narrowed, for the function below
+
+    def value(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
+        return float(function(y, outputs))
+
+    return Metric(name, value, lower_is_better=lower, bounds=(-math.inf, math.inf))
+
+
+def confusion(task: Task, y: Tensor, outputs: Tensor) -> list[list[int]]:
+    """How many samples of each class (rows) are taken for each class (columns)."""
+    pairs = y * task.classes + task.predicted(outputs)
+    return torch.bincount(pairs, minlength=task.classes**2).view(task.classes, -1).tolist()
+
+
+def predicted(task: Task, outputs: np.ndarray) -> np.ndarray:
+    return task.predicted(torch.from_numpy(outputs)).numpy()
+
+
+def probabilities(task: Task, outputs: np.ndarray) -> np.ndarray:
+    """Of each class of a multi-class task (n, classes), else of class 1 or of each label being there."""
+    logits = torch.from_numpy(outputs)
+    return (logits.softmax(1) if task.kind == "multiclass" else logits.sigmoid()).numpy()
+
+
+def _scikit(name: str, **options: Any) -> Value:
+    """A function of scikit-learn's on labels and predictions; imported when it is first used, since that takes a second."""
+
+    def value(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
+        import sklearn.metrics
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of classes that are predicted but not there
+            return float(getattr(sklearn.metrics, name)(y, predicted(task, outputs), **options))
+
+    return value
+
+
+def _ranking(name: str) -> Value:
+    """One against the rest: the mean over classes or labels of which there are samples with and without; undefined if there is none."""
+
+    def value(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
+        import sklearn.metrics
+
+        p = probabilities(task, outputs)
+        if task.kind == "multiclass":
+            y = y[:, None] == np.arange(task.classes)
+        found = getattr(sklearn.metrics, name)
+        pairs = zip(y.reshape(len(p), -1).T, p.T, strict=True)
+        return _mean([found(there, chance) for there, chance in pairs if there.any() and not there.all()])
+
+    return value
+
+
+def _log_loss(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
+    return float(task.loss(torch.from_numpy(outputs), torch.from_numpy(y)))
+
+
+def _calibration(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
+    """The expected calibration error: |accuracy − confidence| of the samples in each bin of confidence, weighted by their number."""
+    p = probabilities(task, outputs)
+    confidence = p.max(1) if task.kind == "multiclass" else np.maximum(p, 1 - p)[:, 0]
+    right = predicted(task, outputs) == y
+    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    gaps = np.bincount(bins, weights=right - confidence, minlength=BINS)
+    return float(np.abs(gaps).sum() / len(y))
+
+
+def _r2(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
+    """The mean over targets; undefined where a target does not vary."""
+    if not (y != y[0]).any(0).all():
+        return math.nan
+    return _scikit("r2_score")(task, y, outputs)
+
+
+def _mae(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
+    return float(np.abs(outputs - y).mean())
+
+
+def _rmse(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
+    return float(np.sqrt(np.square(outputs - y).mean()))
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else math.nan
+
+
+def _fitting(task: Task) -> list[str]:
+    return [m.name for m in METRICS.values() if task.kind in m.tasks]
+
+
+NUMBERS: tuple[Kind, ...] = ("regression",)
+METRICS: dict[str, Metric] = {
+    m.name: m
+    for m in (
+        Metric("accuracy", _scikit("accuracy_score"), LABELS, power=1),
+        Metric("balanced_accuracy", _scikit("balanced_accuracy_score"), CLASSES),
+        Metric("f1", _scikit("f1_score", average="macro", zero_division=0), LABELS),
+        Metric("auroc", _ranking("roc_auc_score"), LABELS),
+        Metric("auprc", _ranking("average_precision_score"), LABELS),
+        Metric("log_loss", _log_loss, LABELS, lower_is_better=True, power=1, bounds=(0.0, math.inf)),
+        Metric("calibration_error", _calibration, CLASSES, lower_is_better=True),
+        Metric("mae", _mae, NUMBERS, lower_is_better=True, power=1, bounds=(0.0, math.inf)),
+        Metric("rmse", _rmse, NUMBERS, lower_is_better=True, power=2, bounds=(0.0, math.inf)),
+        Metric("r2", _r2, NUMBERS, bounds=(-math.inf, 1.0)),
+    )
+}
