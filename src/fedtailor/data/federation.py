@@ -268,7 +268,7 @@ class Federation:
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """Draw who holds which labels; also save it if a path is given (.png, .pdf or .svg)."""
-        from fedtailor.data.label_figure import label_figure
+        from fedtailor.report.labels import label_figure
 
         if self.kind == "regression":
             raise FedTailorError("The samples of a regression have no labels to be drawn.")

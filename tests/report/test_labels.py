@@ -4,7 +4,7 @@ from matplotlib import _pylab_helpers
 from PIL import Image
 
 from fedtailor.data.federation import Federation
-from fedtailor.data.label_figure import _round, label_figure
+from fedtailor.report.labels import _round, label_figure
 
 
 def skewed(clients, classes, seed=0):
