@@ -21,15 +21,15 @@ class Work(StrEnum):
     FINISH = "finish"
 
     # private states; no site serves these
-    GET_STATE = "state"
-    SET_STATE = "remember"
-    DROP_STATE = "forget"
+    GET_STATE = "get_state"
+    SET_STATE = "set_state"
+    DROP_STATE = "drop_state"
 
     # only sites serve these
     DESCRIBE = "describe"
     SAVE_MODEL = "save"
     ONBOARD = "onboard"
-    END = "bye"
+    END = "end"
 
     @property
     def trains(self) -> bool:

@@ -62,13 +62,13 @@ class FakeGrid:
         node = message.metadata.dst_node_id
         client = node % 100
         plain, _ = read_call(message.content, "cpu")
-        if plain["work"] not in ("describe", "bye"):
+        if plain["work"] not in (Work.DESCRIBE, Work.END):
             self.calls.append((plain["work"], plain["round"], client))
         try:
             site = SiteProcess.__new__(SiteProcess)  # nothing to connect to
             site.place, site.node, site.run, site.say = self.place(client, self.sites[node]), None, (None, ""), str
             reply, _ = site._answer(message)
-            if plain["work"] != "describe":
+            if plain["work"] is not Work.DESCRIBE:
                 reply = self.spoil(plain, client, reply)
         except Exception as error:
             reply = Message(Error(2, repr(error)), reply_to=message)
