@@ -22,11 +22,11 @@ def test_seeds_belong_together_and_every_other_difference_is_named(make_run):
     groups = names(by_method([read_run(r) for r in runs]))
     net = read_run(runs[0]).config["net"]["name"]
     assert groups == {
-        f"fedrep (lr=0.005, net={net})": ["a", "b"],
+        f"fedrep (lr=0.05, net={net})": ["a", "b"],
         f"fedrep (lr=0.1, net={net})": ["c"],
-        f"fedrep (lr=0.005, head_epochs=5, net={net})": ["d"],
-        "fedavg (lr=0.005, net=mlp, net.hidden=[200])": ["e"],
-        "fedavg (lr=0.005, net=mlp, net.hidden=[8])": ["f"],
+        f"fedrep (lr=0.05, head_epochs=5, net={net})": ["d"],
+        "fedavg (lr=0.05, net=mlp, net.hidden=[200])": ["e"],
+        "fedavg (lr=0.05, net=mlp, net.hidden=[8])": ["f"],
     }
 
 
