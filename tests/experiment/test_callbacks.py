@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import fedtailor as ft
@@ -50,7 +51,7 @@ def test_callbacks_end_also_when_a_round_fails(federation):
 def test_early_stopping_counts_evaluations_without_improvement(federation):
     simulation = Simulation(federation, "local", NET, rounds=50, batch=4)
     values = iter([0.5, 0.6, 0.6, 0.55, 0.7, 0.7, 0.7, 0.7, 0.9])
-    simulation._quality = lambda due: {"accuracy": 0.0, "accuracy_mean": next(values)}
+    simulation._quality = lambda due: {"loss": 0.0, "accuracy_mean": next(values)}
     simulation.run(EarlyStopping(3))
     assert [r["accuracy_mean"] for r in simulation.metrics] == [0.5, 0.6, 0.6, 0.55, 0.7, 0.7, 0.7, 0.7]
 
@@ -84,3 +85,13 @@ def test_a_run_that_stops_early_is_finished_and_a_resumed_one_ends_in_the_same_r
     resume(tmp_path / "parts", [EarlyStopping(2)])
     again = RunFolder(tmp_path / "parts").records()
     assert [r["accuracy"] for r in again] == [r["accuracy"] for r in folder.records()]
+
+
+def test_without_a_name_it_stops_by_the_metric_that_selects():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 4)).astype(np.float32)
+    federation = ft.Federation.from_arrays(x, x.sum(1), clients=3)
+    simulation = Simulation(federation, "local", NET, rounds=9, batch=4, lr=1e-12).run(EarlyStopping(2))
+    errors = [r["rmse_mean"] for r in simulation.metrics]
+    assert len(errors) == errors.index(min(errors)) + 1 + 2 < 9
+    assert "mean RMSE of clients" in repr(simulation)

@@ -29,6 +29,7 @@ from fedtailor.experiment.given import (
     refuse_other_net,
     weights_digest,
 )
+from fedtailor.experiment.headline import last_mean
 from fedtailor.experiment.onboarding import finished_simulation
 from fedtailor.experiment.options import RunOptions, keywords_of
 from fedtailor.experiment.run import carry_out, polite_stop, simulation_of
@@ -187,10 +188,8 @@ class Run(Results):
         config, metrics = self.config, self.metrics
         data = config.data.name if not isinstance(config.data, GivenData) else f"{config.settings.clients} clients"
         done = f"round {metrics[-1]['round']} of {config.settings.rounds}" if metrics else "no round yet"
-        scored = next((r["accuracy_mean"] for r in reversed(metrics) if r["accuracy_mean"] is not None), None)
-        accuracy = "" if scored is None else f", mean accuracy of clients {100 * scored:.2f} %"
         return (
-            f"Run '{self.path}': {config.method!r} on {data}, {self.state}, {done}{accuracy}\n"
+            f"Run '{self.path}': {config.method!r} on {data}, {self.state}, {done}{last_mean(metrics)}\n"
             f"  {config.settings!r}, net {config.net!r}"
         )
 

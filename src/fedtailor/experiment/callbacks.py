@@ -34,10 +34,12 @@ class Callback:
 class EarlyStopping(Callback):
     """End the rounds when a metric has not improved for `patience` evaluations; the closing steps follow.
 
+    By default it is the mean over clients of the metric that selects, on validation samples if there are any.
+
     The decision depends on the recorded metrics alone, so a resumed run ends where it would have ended.
     """
 
-    def __init__(self, patience: int, metric: str = "accuracy_mean", *, lower_is_better: bool = False) -> None:
+    def __init__(self, patience: int, metric: str = "", *, lower_is_better: bool = False) -> None:
         if patience < 1:
             raise FedTailorError(f"patience = {patience} is not allowed: expected a number of evaluations ≥ 1.")
         self.patience = patience
@@ -52,12 +54,15 @@ class EarlyStopping(Callback):
             self._decide(simulation)
 
     def _decide(self, simulation: Simulation) -> None:
-        rounds = [r for r in simulation.metrics if r["phase"] == "round" and r["accuracy"] is not None]
-        if rounds and self.metric not in rounds[0]:
-            raise FedTailorError(
-                f"There is no metric '{self.metric}' to stop by. Each round has: {', '.join(rounds[0])}."
-            )
-        values = [self.sign * r[self.metric] for r in rounds]
+        rounds = [r for r in simulation.metrics if r["phase"] == "round" and r["loss"] is not None]
+        name, sign = self.metric, self.sign
+        if not name:
+            first = simulation.worker.metrics[0]
+            name = f"{'validation_' if simulation.protocol.validation else ''}{first.name}_mean"
+            sign = -1.0 if first.lower_is_better else 1.0
+        if rounds and name not in rounds[0]:
+            raise FedTailorError(f"There is no metric '{name}' to stop by. Each round has: {', '.join(rounds[0])}.")
+        values = [sign * r[name] for r in rounds]
         if values and len(values) - 1 - values.index(max(values)) >= self.patience:
             simulation.stop()
 

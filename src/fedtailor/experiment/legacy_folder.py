@@ -21,7 +21,7 @@ def lengths(folder: Path, round: int) -> dict[str, int] | str:
         name = "metrics.jsonl"
         records, metrics = _records(folder / name, round)
         name = "clients.jsonl"
-        clients = _clients(folder / name, round, [r["round"] for r in records if r["accuracy"] is not None])
+        clients = _clients(folder / name, round, [r["round"] for r in records if r["loss"] is not None])
         name = "ledger.csv"
         moved = {(r["round"], way): r[f"bytes_{way}"] for r in records for way in ("up", "down")}
         ledger = _ledger(folder / name, round, moved)
@@ -63,9 +63,9 @@ def _clients(path: Path, round: int, evaluated: list[int]) -> int:
             break  # if it was needed, it will be missed
         if record["round"] > round or record["phase"] != "round":
             break
-        if "accuracy" in record:
+        if "loss" in record:
             found.append(record["round"])
-            counts |= {len(record["accuracy"]), len(record["loss"])}
+            counts.add(len(record["loss"]))
         size += len(line)
     if found != evaluated or len(counts) > 1:
         raise ValueError("results are missing")

@@ -25,6 +25,7 @@ from fedtailor.experiment.aggregation import Aggregation
 from fedtailor.experiment.by_client import ByClient
 from fedtailor.experiment.callbacks import Callback, Record, calling
 from fedtailor.experiment.evaluation import best_record, summarize
+from fedtailor.experiment.headline import last_mean
 from fedtailor.experiment.ledger import Ledger
 from fedtailor.experiment.notices import Notices
 from fedtailor.experiment.options import ProtocolOptions, keywords_of
@@ -352,11 +353,9 @@ class Simulation:
         self.close()
 
     def __repr__(self) -> str:
-        scored = next((r["accuracy_mean"] for r in reversed(self.metrics) if r["accuracy_mean"] is not None), None)
-        accuracy = "" if scored is None else f", mean accuracy of clients {100 * scored:.2f} %"
         return (
             f"Simulation: {self.method!r} on {len(self.everyone):,} clients, "
-            f"round {self.round} of {self.last_round}{accuracy}\n  {self.protocol!r}"
+            f"round {self.round} of {self.last_round}{last_mean(self.metrics)}\n  {self.protocol!r}"
         )
 
     def _repr_html_(self) -> str:
