@@ -105,10 +105,10 @@ class Part:
 
     def pull_gradient(self, pull: Pull) -> Tensor:
         """The gradient of a proximal term, as a vector over the trainable entries of this part."""
-        part, places = self._pulled(pull)
+        part = self._pulled(pull)
         gradient = torch.zeros_like(self._trainable.joined)
         pairs = part._trainable.beside(part.trainable(pull.centre))
-        for (piece, centre), place in zip(pairs, places, strict=True):
+        for (piece, centre), place in zip(pairs, self._trainable.places(part._trainable) or [], strict=True):
             torch.sub(piece, centre, out=gradient[place]).mul_(pull.strength)
         return gradient
 
@@ -127,7 +127,7 @@ class Part:
         gradients = self._gradients(loss) if gradient is None and loss is not None else []
         with torch.no_grad():
             if pull is not None:
-                part, _ = self._pulled(pull)
+                part = self._pulled(pull)
                 for piece, centre in part._trainable.beside(part.trainable(pull.centre)):
                     piece.lerp_(centre, lr * pull.strength)
             if gradients:
@@ -151,15 +151,13 @@ class Part:
             found = torch.autograd.grad(loss, self.parameters, allow_unused=True) if self.parameters else ()
         return [(p, g) for p, g in zip(self.parameters, found, strict=True) if g is not None]
 
-    def _pulled(self, pull: Pull) -> tuple[Part, list[slice]]:
-        """The part that a pull is on, and where its stretches stand in the weights of this one."""
+    def _pulled(self, pull: Pull) -> Part:
         part = self if pull.on is None else pull.on
-        places = self._trainable.places(part._trainable) if part.net is self.net else None
-        if places is None:
+        if part is not self and (part.net is not self.net or self._trainable.places(part._trainable) is None):
             raise ValueError(
                 f"a pull on the {part.name} has no place in a step on the {self.name}, which does not include it"
             )
-        return part, places
+        return part
 
     def _load(self, place: Stretches, value: Tensor) -> None:
         if value.shape != (len(place),):

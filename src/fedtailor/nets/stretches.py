@@ -43,7 +43,8 @@ class Stretches:
 
     def beside(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Each stretch, and what belongs to it of a vector."""
-        return zip(self.pieces, vector.split(self.sizes), strict=True)
+        cut = (vector,) if self.whole else vector.split(self.sizes)
+        return zip(self.pieces, cut, strict=True)
 
     def places(self, others: Stretches) -> list[slice] | None:
         """Where the stretches of others stand in the vector of these; None if they are not all in it."""
