@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import fedtailor.experiment.checkpoint
 from fedtailor.cli import app as cli
 
@@ -65,6 +67,7 @@ class Running:
         if process:
             os.close(handle)
             return cls(process, Path(name))
+        torch.set_num_threads(1)  # the threads of the parent, if it has computed anything, are not here
         os.dup2(handle, 1)
         os.dup2(handle, 2)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))

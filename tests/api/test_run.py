@@ -199,3 +199,32 @@ def test_every_method_runs_by_its_name_alone(method, tmp_path, caplog):
     assert simulation.round == 1
     assert ("needs proxy samples at the server: 45 samples (10 %) are set aside" in caplog.text) == bool(short)
     assert not any("diverged" in record for record in simulation.metrics)
+
+
+def squared_error(y, outputs):
+    return float(((outputs.argmax(1) - y) ** 2).mean())
+
+
+squared_error.lower_is_better = True
+
+
+def test_a_run_with_a_metric_of_ones_own_is_loaded_and_resumed_with_it(named, tmp_path):
+    stopped = []
+
+    def once(record):
+        if not stopped:
+            stopped.append(record)
+            raise KeyboardInterrupt
+
+    options = {"rounds": 3, "engine": "inline", "metrics": [squared_error], "select_by": "squared_error"}
+    whole = ft.run(named, "fedavg", net="mlp", out=tmp_path / "whole", callbacks=[], **options)
+    with pytest.raises(KeyboardInterrupt):
+        ft.run(named, "fedavg", net="mlp", out=tmp_path / "a", callbacks=[once], checkpoint_every=1, **options)
+    run = ft.load(tmp_path / "a", federation=named)
+    assert "interrupted" in repr(run)
+    with pytest.raises(ft.FedTailorError, match="is a function in Python"):
+        run.resume(callbacks=[])
+    run.resume(metrics=[squared_error], callbacks=[])
+    column = "squared_error_mean"
+    assert [r[column] for r in run.metrics] == [r[column] for r in whole.metrics]
+    assert whole.metrics[-1]["best_squared_error"] == min(r["squared_error"] for r in whole.metrics)

@@ -9,7 +9,7 @@ import httpx
 
 from fedtailor.deploy import site_process
 from fedtailor.deploy.deploy_folder import DeployFolder
-from fedtailor.deploy.settings import from_words
+from fedtailor.deploy.settings import with_overrides
 from fedtailor.deploy.site_process import SiteProcess
 
 
@@ -39,7 +39,7 @@ class Line:
 
 
 def test_a_reply_that_does_not_get_through_is_sent_on_the_next_connection(tmp_path, monkeypatch):
-    folder = DeployFolder.create(tmp_path / "f", *from_words({}, ["data=digits", "clients=2"]), ["127.0.0.1"])
+    folder = DeployFolder.create(tmp_path / "f", *with_overrides({}, ["data=digits", "clients=2"]), ["127.0.0.1"])
     process = SiteProcess(folder.site(0), say=lambda text: None)
     monkeypatch.setattr(site_process, "Connection", Line)
     monkeypatch.setattr(site_process, "RETRY", (0.0, 0.0))

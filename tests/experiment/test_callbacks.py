@@ -61,8 +61,10 @@ def test_a_metric_that_is_not_there_is_told(federation):
 
 
 def test_a_run_that_stops_early_is_finished_and_a_resumed_one_ends_in_the_same_round(tmp_path):
-    config = Config.load(words=[*WORDS, "patience=2", "method=fedavg-ft", "method.ft_epochs=1"])
-    start(config, tmp_path / "whole")  # nothing is learnt at this rate: the first round stays the best
+    config = Config.load(words=[*WORDS, "method=fedavg-ft", "method.ft_epochs=1"])
+    start(
+        config, tmp_path / "whole", [EarlyStopping(2)]
+    )  # nothing is learnt at this rate: the first round stays the best
     folder = RunFolder(tmp_path / "whole")
     assert [(r["phase"], r["round"]) for r in folder.records()] == [
         ("round", 1),
@@ -78,7 +80,7 @@ def test_a_run_that_stops_early_is_finished_and_a_resumed_one_ends_in_the_same_r
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        start(config, tmp_path / "parts", [interrupt])
-    resume(tmp_path / "parts")
+        start(config, tmp_path / "parts", [EarlyStopping(2), interrupt])
+    resume(tmp_path / "parts", [EarlyStopping(2)])
     again = RunFolder(tmp_path / "parts").records()
     assert [r["accuracy"] for r in again] == [r["accuracy"] for r in folder.records()]

@@ -274,7 +274,10 @@ def test_early_stopping_and_closing_steps_survive_an_interruption_to_the_bit(tmp
     for last in (1, len(rounds)):
         path, stop = tmp_path / f"cut-{last}", Stop()
         start(
-            config, path, lambda record, last=last, stop=stop: stop.__setattr__("asked", record["round"] == last), stop
+            config,
+            path,
+            [lambda record, last=last, stop=stop: stop.__setattr__("asked", record["round"] == last)],
+            stop,
         )
         resume(path)
         assert _told(path) == _told(tmp_path / "whole")
@@ -314,9 +317,9 @@ def test_a_regression_from_a_table_runs_into_a_folder(tmp_path):
     assert run.metrics[-1]["select_by"] == "rmse"
     assert not (tmp_path / "run" / "labels.json").exists()
     result = read_result(tmp_path / "run")
-    assert result.clients.tolist() == [s.value("rmse") for s in run.scores.values()]
+    assert result.clients().tolist() == [s.value("rmse") for s in run.scores.values()]
     header, row = comparison_csv([result]).splitlines()
-    assert header.startswith("method,rmse (mean of clients),best round (chosen on test data),worst decile")
+    assert header.startswith("method,RMSE (mean of clients),best round (chosen on test data),worst decile")
     assert row.split(",")[1] == f"{run.metrics[-1]['rmse_mean']:.4g}"
     worse = dataclasses.replace(result, records=[{**r, "rmse_mean": r["rmse_mean"] + 1} for r in result.records])
-    assert choose_baseline({"worse": [worse], "better": [result]}) == "better"
+    assert choose_baseline({"worse": [worse], "better": [result]}, result.metric) == "better"

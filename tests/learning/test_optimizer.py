@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedtailor import Federation, FedTailorError, Protocol, Simulation
 from fedtailor.engines.worker import Worker
-from fedtailor.learning import Client, Pull, cross_entropy
+from fedtailor.learning import Client, Pull
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.methods.finetune import FedAvgFT
 from fedtailor.nets.mlp import MLP
@@ -118,7 +118,7 @@ def test_a_proximal_term_in_the_loss_has_the_gradient_of_a_pull(federation, kind
     centre = torch.ones(len(pulled.net().body), dtype=torch.float64)
 
     def loss(net, x, y):
-        return cross_entropy(net, x, y) + 0.7 / 2 * (net.body.weights - centre).square().sum()
+        return F.cross_entropy(net(x), y) + 0.7 / 2 * (net.body.weights - centre).square().sum()
 
     one = pulled.net()
     pulled.train(one.all, pull=Pull(centre, 0.7, one.body))
@@ -150,7 +150,7 @@ def test_a_loop_of_ones_own_has_the_steps_of_train(federation, kind):
     net, other = ours.net(), theirs.net()
     ours.train(net.all)
     for x, y, step in theirs.steps(theirs.batches(purpose="all"), other.all):
-        assert step(cross_entropy(other, x, y))
+        assert step(theirs.loss(other(x), y))
     assert torch.equal(net.all.vector, other.all.vector)
     assert ours.losses == theirs.losses
 
@@ -163,8 +163,8 @@ def test_parts_of_one_loop_have_optimizers_and_rates_of_their_own(federation):
     optimizers[1].param_groups[0]["lr"] = 0.2
     batches = list(client.batches(2))
     for x, y, step in client.steps(batches, one.all, two.all):
-        step(cross_entropy(one, x, y), one.all)
-        step(None, two.all, gradient=2 * two.all.gradient(cross_entropy(two, x, y)), lr=0.2)
+        step(client.loss(one(x), y), one.all)
+        step(None, two.all, gradient=2 * two.all.gradient(client.loss(two(x), y)), lr=0.2)
     trained_by_hand(modules[0], optimizers[0], batches, settings)
     for x, y in batches:
         optimizers[1].zero_grad()
@@ -178,7 +178,7 @@ def test_a_loop_of_several_parts_must_name_the_one_that_steps(federation):
     client = client_of(federation)
     net = client.net()
     x, y, step = next(client.steps(client.batches(1), net.body, net.head))
-    loss = cross_entropy(net, x, y)
+    loss = client.loss(net(x), y)
     with pytest.raises(ValueError, match=r"name the one that steps: step\(loss, part\)"):
         step(loss)
     _, _, step = next(client.steps(client.batches(1), net.body))

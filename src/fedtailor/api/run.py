@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,7 @@ from fedtailor.experiment.options import RunOptions, keywords_of
 from fedtailor.experiment.run import carry_out, polite_stop, simulation_of
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.experiment.simulation import Simulation
+from fedtailor.learning.metrics import Asked
 from fedtailor.methods import Method, methods
 from fedtailor.nets import Architecture
 from fedtailor.nets.fitting import fitting_net
@@ -109,14 +110,19 @@ class Run(Results):
         *,
         federation: Federation | None = None,
         net: nn.Module | None = None,
+        metrics: Sequence[Asked] | None = None,
         callbacks: Callbacks | None = None,
     ) -> Self:
         """Carry on an interrupted run to the numbers of one never interrupted; a finished one is left as it is.
 
-        A federation or net that was made in Python is given again, and refused if it is not the one that the run began with.
+        A federation or net that was made in Python is given again, and refused if it is not the one that the run began with. So are all
+        `metrics`, where functions are among them.
         """
         self._take(federation, net)
-        return self.carry_out(self.config, callbacks)
+        config = self.config
+        if metrics is not None:
+            config = replace(config, settings=replace(config.settings, metrics=tuple(metrics)))
+        return self.carry_out(config, callbacks)
 
     @property
     def nothing_left(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ from fedtailor.learning.metrics import selected
 
 log = logging.getLogger("fedtailor")
 
+RETURN = 60.0  # seconds for the sites to come back when a run is resumed; those that do not are missing in its rounds
 LOOK = 1.0  # seconds between two polls of who is online
 
 
@@ -139,6 +141,8 @@ class ServerApp:
         return simulation, engine
 
     def _simulation(self, config: Config) -> Simulation:
+        if self.known_sites.sites:  # they find out that the server was gone, and take a moment to come back
+            self._assembled(config.settings.clients, patience=RETURN)
         return self._federation(config)[0]
 
     def _federation(self, config: Config) -> tuple[Simulation, Flower]:
@@ -183,21 +187,22 @@ class ServerApp:
             return self.config.proxied(federation)
         return replace(federation, server=self.config.federation().server)
 
-    def _assembled(self, count: int) -> list[SiteDescription]:
-        """Wait until all sites are online, and return their descriptions."""
+    def _assembled(self, count: int, patience: float = math.inf) -> list[SiteDescription]:
+        """Wait until all sites are online, or after `patience` seconds enough for a round, and return their descriptions."""
         log.info("Waiting for %d sites.", count)
-        deadline, seen = time.monotonic() + self.settings.wait, -1
+        began, seen = time.monotonic(), -1
         while True:
             self.transport.meet()
             online = {client: self.transport.sites[node] for client, node in sorted(self.transport.nodes.items())}
             if len(online) != seen:
                 seen = len(online)
                 log.info("%d of %d sites online%s", seen, count, "".join(f", {i}: {s.name}" for i, s in online.items()))
-            if seen >= count:
+            passed = time.monotonic() - began
+            if seen >= count or (passed > patience and seen >= self.settings.min_replies):
                 return list(online.values())
             if self.stop.asked:  # no round has begun
                 raise KeyboardInterrupt
-            if time.monotonic() > deadline:
+            if passed > self.settings.wait:
                 claims = ", ".join(f"{site.name} is client {site.client}" for site in self.transport.sites.values())
                 raise FedTailorError(
                     f"Only {seen} of {count} sites were online after {self.settings.wait:g} s (wait). Those that are: {claims or 'none'}."

@@ -25,6 +25,8 @@ from fedtailor.data.sources.files import file_bytes
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.experiment.formats import FORMAT, check_format, without_retired
 from fedtailor.experiment.given import PYTHON, GivenData, GivenNet
+from fedtailor.learning.metrics import PYTHON as PYTHON_METRIC
+from fedtailor.learning.metrics import metric
 from fedtailor.learning.protocol import Protocol
 from fedtailor.methods import Method, methods
 from fedtailor.nets import Architecture, nets
@@ -172,7 +174,7 @@ class Config:
     def values(self) -> dict[str, Any]:
         """Return plain values, with every option spelled out."""
         tables: dict[str, Any] = {k: v for k, v in dataclasses.asdict(self.settings).items() if v is not None}
-        tables["metrics"] = [getattr(metric, "__name__", metric) for metric in self.settings.metrics]
+        tables["metrics"] = [m if isinstance(m, str) else PYTHON_METRIC + metric(m).name for m in self.settings.metrics]
         for kind in CHOICES:
             tables[kind] = part_values(getattr(self, kind))
             if kind == "data":

@@ -20,15 +20,34 @@ class ProtocolOptions(TypedDict, total=False):
     epochs: int
     batch: int
     lr: float
+    optimizer: Literal["sgd", "adam", "adamw"]
+    momentum: float
+    weight_decay: float
+    clip_norm: float
+    optimizer_state: Literal["fresh", "kept"]
+    lr_schedule: Literal["constant", "cosine", "step", "exponential"]
+    warmup: int
+    lr_decay: float | None
+    lr_step: int
+    server_optimizer: Literal["none", "momentum", "adam", "yogi", "adagrad"]
+    server_lr: float | None
+    server_momentum: float
+    server_beta2: float
+    server_tau: float
     augment: Literal["none", "flip-crop"]
     seed: int
     device: str
     dtype: Literal["float32", "float64"]
     threads: int
-    compile: Literal["auto", "on", "off"]
+    fast: Literal["auto", "off"]
     guard: float
     eval_every: int
     eval_point: Literal["method", "after_sync", "after_train"]
+    metrics: tuple[str | Callable[..., float], ...]
+    select_by: str
+    validation: float
+    patience: int
+    class_weights: Literal["none", "balanced"] | tuple[float, ...]
     bn_buffers: Literal["method", "local", "average"]
 
 
@@ -37,7 +56,6 @@ class RunOptions(ProtocolOptions, total=False):
 
     clients: int
     partition_seed: int | None
-    patience: int
     engine: Literal["auto", "inline", "processes", "ray"]
     workers: int
     ray_address: str

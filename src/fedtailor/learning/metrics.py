@@ -18,6 +18,7 @@ from fedtailor.errors import FedTailorError, nearest
 Asked = str | Callable[[np.ndarray, np.ndarray], float]  # a metric's name, or a function of labels and outputs
 Value = Callable[[Task, np.ndarray, np.ndarray], float]  # of a task, labels and outputs; NaN where it is undefined
 
+PYTHON = "python:"  # before the name of a function, in a config
 CONFUSION = "confusion"  # asked for like a metric; a table per client, not a number
 BINS = 15  # of confidence, in the calibration error
 
@@ -36,6 +37,10 @@ class Metric:
     lower_is_better: bool = False
     power: int = 0
     bounds: tuple[float, float] = (0.0, 1.0)
+
+    def __reduce__(self) -> Any:
+        """By name where it has one, for workers that are started as new processes."""
+        return (metric, (self.name,)) if METRICS.get(self.name) is self else super().__reduce__()
 
     def of(self, task: Task, y: Tensor, outputs: Tensor) -> float:
         """The value for these labels and outputs; NaN where it is undefined, or outputs are not finite."""
@@ -81,6 +86,8 @@ def metric(asked: Asked) -> Metric:
     Larger values of a function are better, unless it has an attribute `lower_is_better`.
     """
     if isinstance(asked, str):
+        if asked.startswith(PYTHON):
+            return _function_elsewhere(asked.removeprefix(PYTHON))
         if asked not in METRICS:
             raise FedTailorError(
                 f"There is no metric '{asked}'.{nearest(asked, METRICS)} Known: {', '.join((*METRICS, CONFUSION))}."
@@ -88,12 +95,29 @@ def metric(asked: Asked) -> Metric:
         return METRICS[asked]
     name = getattr(asked, "__name__", type(asked).__name__)
     lower = bool(getattr(asked, "lower_is_better", False))
-    function = asked  # narrowed, for the function below
+    return Metric(name, _Own(asked), lower_is_better=lower, bounds=(-math.inf, math.inf))
+
+
+@dataclass(frozen=True)
+class _Own:
+    """A user's function of labels and outputs."""
+
+    function: Callable[[np.ndarray, np.ndarray], float]
+
+    def __call__(self, task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
+        return float(self.function(y, outputs))
+
+
+def _function_elsewhere(name: str) -> Metric:
+    """A metric that was a function in Python: a run with it can be looked at, but not evaluated."""
 
     def value(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
-        return float(function(y, outputs))
+        raise FedTailorError(
+            f"The metric '{name}' is a function in Python, which a run folder does not hold: resume with it, such as "
+            f"ft.load(…).resume(metrics=[{name}])."
+        )
 
-    return Metric(name, value, lower_is_better=lower, bounds=(-math.inf, math.inf))
+    return Metric(name, value, bounds=(-math.inf, math.inf))
 
 
 def confusion(task: Task, y: Tensor, outputs: Tensor) -> list[list[int]]:

@@ -10,6 +10,7 @@ import pytest
 from fedtailor.data.task import Task
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower.checks import ReplyChecks
+from fedtailor.engines.work import Work
 from fedtailor.learning.metrics import selected
 from fedtailor.learning.scoring import Score
 
@@ -20,7 +21,7 @@ HONEST = Score(7, 10, 2.0, {"auroc": 0.9, "log_loss": 0.2}, validation=HELD)
 
 def refused(score: Score) -> dict[int, str]:
     look = ReplyChecks((), {0: (30, 10)}, few=4, metrics=METRICS, validation=0.2)
-    return look.refused("score", {0: Outcome(score=score)}, {})
+    return look.refused(Work.SCORE, {0: Outcome(score=score)}, {})
 
 
 def test_an_honest_score_passes():

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.headline import Headline
+from fedtailor.learning.metrics import METRICS
 from fedtailor.report import pictures
 from fedtailor.report.charts import curves, strips, tradeoff
 from fedtailor.report.groups import by_method
@@ -93,3 +94,11 @@ def test_a_method_without_the_metric_is_neither_the_best_nor_in_the_charts(make_
     assert dict(zip(sheet.header, sheet.rows[0], strict=True))["AUROC (mean of clients)"] == "—"
     rounds = next(s for s in sections(material, "x") if s.id == "f0-rounds")
     assert [trace["name"] for trace in rounds.charts[0]["data"]] == ["fedrep"]
+
+
+def test_what_is_known_of_metrics_without_pytorch_is_true():
+    assert {name for name in METRICS if Headline(name).lower_is_better} == {
+        name for name, metric in METRICS.items() if metric.lower_is_better
+    }
+    shares = {name for name, metric in METRICS.items() if metric.bounds == (0.0, 1.0)}
+    assert {name for name in METRICS if Headline(name).unit == "%"} == shares
