@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedtailor.learning.gaussian import drawn_features, kept_where_unseen, spread_between, spread_total
+from fedtailor.learning.gaussian import (
+    drawn_features,
+    drawn_samples,
+    gaussians_of,
+    kept_where_unseen,
+    spread_between,
+    spread_total,
+)
 
 CLIENTS, CLASSES, DIMENSIONS = 7, 4, 3
 
@@ -82,3 +89,42 @@ def test_matrices_of_different_rank_keep_their_covariances(rank_new, rank_old):
     assert kept.shape == (2, 3, 5)
     torch.testing.assert_close(kept[0].T @ kept[0], new[0].T @ new[0])
     torch.testing.assert_close(kept[1].T @ kept[1], old[1].T @ old[1])
+
+
+@pytest.mark.parametrize("kind", [None, "diag", "full", "total"])
+def test_what_clients_tell_makes_gaussians_and_unseen_classes_keep_theirs(means, kind):
+    means, present, centres = means
+    told = [
+        {"prototypes": m, "classes": here, "squares": m.square() + 0.25 * here.unsqueeze(1)}
+        for m, here in zip(means, present, strict=True)
+    ]
+    before = {
+        "prototypes": torch.full((CLASSES, DIMENSIONS), 9.0).double(),
+        "known": torch.tensor([False] * 3 + [True]),
+    }
+    found = gaussians_of(told, before, kind)
+    torch.testing.assert_close(found["prototypes"][:3], centres[:3])
+    assert (found["prototypes"][3] == 9).all()
+    assert found["known"].tolist() == [True] * 4
+    assert ("spread" in found) == (kind is not None)
+    if kind == "total":
+        variance = (means[:, 0].square().mean(0) + 0.25) - centres[0].square()
+        torch.testing.assert_close(found["spread"][0], variance.sqrt())
+    elif kind is not None:
+        torch.testing.assert_close(found["spread"], spread_between(means, present, centres, full=kind == "full"))
+
+
+def test_samples_are_drawn_of_known_classes_as_counts_say():
+    level = torch.arange(1.0, 4.0).unsqueeze(1).expand(3, DIMENSIONS)
+    known, counts = torch.tensor([True, True, False]), torch.tensor([3.0, 1.0, 4.0])
+
+    def drawn(**options):
+        return drawn_samples(10 * level, level, known, counts, 4000, torch.Generator().manual_seed(0), **options)
+
+    z, y = drawn()
+    assert set(y.tolist()) == {0, 1}
+    assert (y == 0).sum() / (y == 1).sum() == pytest.approx(3, rel=0.1)
+    assert z[y == 1].std() == pytest.approx(2 * 1 / 4, rel=0.1)  # its share of the most frequent class's count
+    z, y = drawn(scaled=False, uniform=True)
+    assert (y == 0).sum() / (y == 1).sum() == pytest.approx(1, rel=0.1)
+    assert z[y == 1].std() == pytest.approx(2, rel=0.1)

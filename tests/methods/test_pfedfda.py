@@ -1,4 +1,4 @@
-"""pFedFDA: discriminant analysis against scikit-learn and by hand, the fit of β, and a whole round."""
+"""pFedFDA: whole rounds by hand, the fit of β, and what travels."""
 
 from __future__ import annotations
 
@@ -8,30 +8,17 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import nn
 from torch.nn import functional as F
 
 from fedtailor import Federation, FedTailorError, Simulation
-from fedtailor.methods.pfedfda import (
-    Gaussian,
-    PFedFDA,
-    alternate,
-    bayes_rule,
-    least_in_unit_box,
-    loss_of_beta,
-)
+from fedtailor.learning.discriminant import Gaussian
+from fedtailor.methods.pfedfda import PFedFDA
 from fedtailor.nets.mlp import MLP
 
 NET = MLP(hidden=[6])
 SETTINGS = {"dtype": "float64", "batch": 1000, "lr": 0.01, "seed": 3}
 EPS = 1e-4
-
-
-def drawn(seed: int = 0, n: int = 60, d: int = 4) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    y = np.concatenate([[0, 1, 2], rng.choice(3, size=n - 3, p=[0.5, 0.3, 0.2])])
-    return rng.normal(size=(3, d))[y] * 1.5 + rng.normal(size=(n, d)) @ rng.normal(size=(d, d)), y
 
 
 def rule(means: torch.Tensor, covariance: torch.Tensor, priors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,53 +41,6 @@ def estimate(
 def smoothed(y: torch.Tensor) -> torch.Tensor:
     shares = torch.tensor([(y == c).double().mean() for c in range(3)]).double() + EPS
     return shares / shares.sum()
-
-
-@pytest.mark.parametrize("solver", ["lsqr", "eigen"])
-def test_the_rule_is_scikit_learns(solver):
-    x, y = drawn()
-    reference = LinearDiscriminantAnalysis(solver=solver, shrinkage=EPS).fit(x, y)
-    means = np.stack([x[y == c].mean(0) for c in range(3)])
-    covariance = (x - means[y]).T @ (x - means[y]) / len(y)
-    priors = np.bincount(y) / len(y)
-    weight, bias = bayes_rule(Gaussian(*map(torch.from_numpy, (means, covariance))), torch.from_numpy(priors), EPS)
-    logits = (torch.from_numpy(x) @ weight.T + bias).numpy()
-    assert (logits.argmax(1) == reference.predict(x)).all()
-    np.testing.assert_allclose(torch.from_numpy(logits).softmax(1), reference.predict_proba(x), atol=1e-8)
-    if solver == "lsqr":
-        np.testing.assert_allclose(weight, reference.coef_, atol=1e-9)
-        np.testing.assert_allclose(bias, reference.intercept_, atol=1e-9)
-
-
-def two_gaussians() -> tuple[Gaussian, Gaussian]:
-    own = Gaussian(*estimate(*map(torch.from_numpy, drawn(1)), torch.zeros(3, 4), False))
-    return Gaussian(*estimate(*map(torch.from_numpy, drawn(2)), torch.zeros(3, 4), True)), own
-
-
-def test_the_loss_of_beta_is_that_of_the_mixed_rule():
-    shared, own = two_gaussians()
-    z, y = map(torch.from_numpy, drawn(3))
-    priors = smoothed(y)
-    loss = loss_of_beta(shared, own, priors, EPS, z, y)
-    for beta in ([0.0, 0.0], [1.0, 1.0], [0.3, 0.8], [0.4]):
-        b = torch.tensor(beta).double()
-        mixed = [b[k] * o + (1 - b[k]) * s for k, o, s in zip((0, -1), own, shared, strict=True)]
-        weight, bias = rule(*mixed, priors)
-        torch.testing.assert_close(loss(b), F.cross_entropy(z @ weight.T + bias, y), rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("centre", [(0.2, 0.7), (1.4, 0.6), (-0.3, 1.2), (0.0, 1.0)])
-def test_the_least_value_in_the_box_may_lie_on_its_edge(centre):
-    target = torch.tensor(centre).double()
-    found = least_in_unit_box(
-        lambda b: ((b - target) * torch.tensor([1.0, 3.0])).square().sum(), torch.full((2,), 0.5).double()
-    )
-    torch.testing.assert_close(found, target.clamp(0, 1), rtol=0, atol=3e-3)
-
-
-def test_folds_take_every_other_sample_of_a_class():
-    y = torch.tensor([2, 0, 2, 2, 0, 5, 5, 2])
-    assert alternate(y).tolist() == [True, True, False, True, False, True, False, False]
 
 
 def cross_validated(z, y, shared, priors, identity):
@@ -228,8 +168,8 @@ def test_where_the_fit_fails_the_last_beta_stays(federation, broken):
     client.state["beta"] = torch.tensor([0.25, 0.75]).double()
     fine = Gaussian(simulation.server.state["means"], simulation.server.state["covariance"])
     shared = fine._replace(**{broken: torch.full_like(getattr(fine, broken), math.nan)})
-    z, y = client.embed(client.net())
-    assert PFedFDA()._fitted_beta(client, z, y, shared).tolist() == [0.25, 0.75]
+    _, beta = PFedFDA()._adapted(client, client.net(), shared)
+    assert beta.tolist() == [0.25, 0.75]
 
 
 def test_what_travels(federation):

@@ -84,7 +84,7 @@ def distil(
         return
     seen = torch.cat(schedule).unique()
     once = [] if refresh else lessons(seen)
-    weights = student.all._trainable  # the memory itself, which Adam writes into
+    weights = student.all._trainable.joined  # the memory itself, which Adam writes into
     adam = torch.optim.Adam([weights], lr=lr)
     judged = accept != "last"
     start = score(student, samples).accuracy if judged else math.nan

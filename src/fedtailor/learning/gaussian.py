@@ -6,9 +6,15 @@ a matrix A with AᵀA = Σ for each class (classes × rank × dimensions), which
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from fedtailor.learning.mixing import Payload, State
+from fedtailor.learning.prototypes import mean_of_means
 
 FLOOR = 1e-6  # added to variances, so that no dimension is quite without noise
 
@@ -39,6 +45,28 @@ def kept_where_unseen(seen: Tensor, new: Tensor, old: Tensor | None) -> Tensor:
     return torch.where(seen.view(-1, *(1,) * (new.dim() - 1)), new, old)
 
 
+def gaussians_of(told: Sequence[Payload], known: State, spread: Literal["diag", "full", "total"] | None) -> State:
+    """The Gaussians of all classes, as state: those of the classes that clients told of, and the known ones of the others.
+
+    Clients tell their class means as `prototypes`, which `classes` they have and, for the total spread, the means of z² as `squares`.
+    The result has `prototypes`, the mask `known` and, of a kind unless it is None, the `spread`: that of clients' means (diag: variances
+    only, or full), or the total, which is within clients as well.
+    """
+    means, present = ([payload[name] for payload in told] for name in ("prototypes", "classes"))
+    centres, seen = mean_of_means(means, present)
+    found = {
+        "prototypes": kept_where_unseen(seen, centres, known.get("prototypes")),
+        "known": seen | known.get("known", seen),
+    }
+    if spread == "total":
+        new = spread_total(mean_of_means([payload["squares"] for payload in told], present)[0], centres)
+    elif spread is not None:
+        new = spread_between(torch.stack(means), torch.stack(present), centres, full=spread == "full")
+    else:
+        return found
+    return {**found, "spread": kept_where_unseen(seen, new, known.get("spread"))}
+
+
 def drawn_features(
     centres: Tensor, spread: Tensor, scale: Tensor, labels: Tensor, generator: torch.Generator
 ) -> Tensor:
@@ -52,3 +80,26 @@ def drawn_features(
             shaped[labels == c] = noise[labels == c] @ spread[c]
         noise = shaped
     return centres[labels] + scale[labels].unsqueeze(1) * noise
+
+
+def drawn_samples(
+    centres: Tensor,
+    spread: Tensor,
+    known: Tensor,
+    counts: Tensor,
+    size: int,
+    generator: torch.Generator,
+    *,
+    uniform: bool = False,
+    scaled: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Features and labels of up to `size` samples: labels drawn as `counts` says (`uniform`: all alike), those of unknown classes left out.
+
+    The noise is scaled by a class's count, the most frequent one's being 1, or not at all.
+    """
+    alike = torch.ones_like(counts)
+    prior = alike if uniform else counts
+    labels = torch.multinomial(prior.cpu(), size, replacement=True, generator=generator).to(known.device)
+    labels = labels[known[labels]]
+    scale = counts / counts.max() if scaled else alike
+    return drawn_features(centres, spread, scale, labels, generator), labels

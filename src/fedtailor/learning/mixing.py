@@ -46,6 +46,13 @@ def mixed(own: Tensor, other: Tensor, share: float | Tensor) -> Tensor:
     return torch.lerp(other, own, share)
 
 
+def mix_into_rows(rows: Tensor, chosen: Tensor, kept: Tensor, taken: Tensor, vectors: Sequence[Tensor]) -> None:
+    """Set rows[chosen] to kept·rows[chosen] + taken @ vectors, a block of columns at a time: models of all clients are large."""
+    for columns in column_blocks(rows.shape[1]):
+        block = torch.stack([vector[columns] for vector in vectors])
+        rows[chosen, columns] = torch.addmm(kept * rows[chosen, columns], taken, block)
+
+
 def column_blocks(width: int) -> Iterator[slice]:
     """Stretches of so many columns, to work on the models of all clients without another copy of them."""
     return (slice(start, min(start + BLOCK, width)) for start in range(0, width, BLOCK))

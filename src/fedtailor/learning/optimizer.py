@@ -18,7 +18,7 @@ class Optimizer:
         """`state` is what an earlier optimizer of this part had as `state`, or empty."""
         self.part = part
         self.clip_norm = protocol.clip_norm
-        self._weights = part._trainable
+        self._weights = part._trainable.joined  # the memory itself, or a copy of several stretches
         self._rule = _rule(self._weights, protocol)
         self._rule.state[self._weights].update({name: tensor.clone() for name, tensor in state.items()})
 
@@ -27,6 +27,8 @@ class Optimizer:
         if pull is not None:
             towards = self.part.pull_gradient(pull)
             gradient = towards if gradient is None else gradient + towards
+        if not self.part._trainable.whole:
+            self._weights.copy_(self.part._trainable.joined)
         self._weights.grad = gradient
         if self.clip_norm:
             clip_grad_norm_([self._weights], self.clip_norm)
@@ -34,6 +36,8 @@ class Optimizer:
             group["lr"] = lr
         self._rule.step()
         self._weights.grad = None
+        if not self.part._trainable.whole:
+            self.part._trainable.load(self._weights)
 
     @property
     def state(self) -> dict[str, Tensor]:

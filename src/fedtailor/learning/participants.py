@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -194,7 +194,8 @@ class Participant:
         else:
             epochs = self.protocol.epochs if epochs is None else epochs
             batches = shuffled_pairs(*on, self.protocol.batch, epochs, self.rng(purpose))
-        statistics = net.embedder.state_dict() if part is net.head and not net.repeatable else {}
+        in_head = part.entries.keys() <= net.head.entries.keys()
+        statistics = net.embedder.state_dict() if in_head and not net.repeatable else {}
         statistics = {name: tensor.clone() for name, tensor in statistics.items()}
         descent = Descent(self, (part,), lr)
         step = kernel(descent, part, loss, None if pull is None else Pull(*pull), features=on is not None)
@@ -290,20 +291,28 @@ class Server(Participant):
         self.logged, self.losses, self._streams = {}, [], {}
         self.trouble = Counter()
 
-    def average(self, replies: Sequence[Reply], name: str, by: Weights = "samples") -> None:
+    def average(
+        self,
+        replies: Sequence[Reply],
+        name: str,
+        by: Weights = "samples",
+        *,
+        part: Callable[[Net], Part] | None = None,
+    ) -> None:
         """Set `state[name]` to the mean of this entry over the replies, or let the server optimizer take a step towards it.
 
-        The mean is by samples, by clients (all alike), or by the weights given.
+        The mean is by samples, by clients (all alike), or by the weights given. `part` says which part of a net the entry is where its
+        name does not (model, body), so that running statistics in it are not taken for weights.
         """
         mean = weighted_mean(replies, name, by)
         if self.protocol.server_optimizer != "none":
-            mean = self._stepped(name, mean)
+            mean = self._stepped(name, mean, part)
         self.state[name] = mean
 
-    def _stepped(self, name: str, mean: Tensor) -> Tensor:
+    def _stepped(self, name: str, mean: Tensor, of: Callable[[Net], Part] | None) -> Tensor:
         """The step from `state[name]` towards a mean. Running statistics, which are no weights, become their mean."""
         net, _ = self.modules.lend("model")
-        part = {"model": net.all, "body": net.body}.get(name)
+        part = {"model": net.all, "body": net.body}.get(name) if of is None else of(net)
         start = 0 if part is None else len(part) - len(part.trainable(mean))
         prefix = f"server_optimizer.{name}."
         state = {key.removeprefix(prefix): t for key, t in self.state.items() if key.startswith(prefix)}

@@ -7,15 +7,14 @@ import torch
 from torch import Tensor
 
 from fedtailor.learning import Client, Descent, Payload, State, mixed
-from fedtailor.methods.base import methods
-from fedtailor.methods.fedavg import FedAvg
+from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
 @methods.register("apfl")
 @dataclass(frozen=True)
-class APFL(FedAvg):
+class APFL(GlobalModel):
     """Predict with a mixture of an own and the global model, and learn the share of each (Deng et al., 2020)."""
 
     paper = "Deng et al., Adaptive Personalized Federated Learning"

@@ -104,4 +104,19 @@ class Method(ABC):
             self.finish(client, payload)
 
 
+@dataclass(frozen=True)
+class GlobalModel(Method):
+    """Base of methods in which the server averages whole models by samples, and clients do more with the average than train it."""
+
+    down: ClassVar[tuple[str, ...]] = ("model",)
+    up: ClassVar[tuple[str, ...]] = ("model",)
+    averages: ClassVar[bool] = True
+
+    def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
+        server.state["model"] = server.net().all.vector
+
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
+        server.average(replies, "model")
+
+
 methods: Registry[Method] = Registry("method")

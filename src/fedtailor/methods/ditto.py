@@ -3,15 +3,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedtailor.learning import Client, Payload, State
-from fedtailor.methods.base import methods
-from fedtailor.methods.fedavg import FedAvg
+from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
 @methods.register("ditto")
 @dataclass(frozen=True)
-class Ditto(FedAvg):
+class Ditto(GlobalModel):
     """FedAvg, and beside it at each client a model of its own, pulled to the global one (Li et al., 2021)."""
 
     paper = "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization"

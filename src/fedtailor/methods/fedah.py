@@ -8,24 +8,27 @@ import torch
 from fedtailor.learning import Client, Payload, Reply, Server, State, mixed
 from fedtailor.learning.elementwise import learned_weights
 from fedtailor.learning.samples import shuffled_pairs
-from fedtailor.methods.base import methods
-from fedtailor.methods.fedrep import FedRep
+from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
 @methods.register("fedah")
 @dataclass(frozen=True)
-class FedAH(FedRep):
-    """FedRep whose heads start from own and global head mixed entry by entry, with learned weights (Zhou et al., 2024)."""
+class FedAH(Method):
+    """Share body and head; a client's head starts from its own and the global one, mixed entry by entry with learned weights (Zhou et al.,
+    2024). As in FedRep the head is fitted first, then the body."""
 
     paper = "Zhou et al., FedAH: Aggregated Head for Personalized Federated Learning"
     year = 2024
+    family = "model splitting"
     down = ("body", "head")
     up = ("body", "head")
     keeps = ("weights", "last_round")
+    averages = True
     new_client = "mixes its head with the global one, then trains as in one round, sending nothing back"
 
+    head_epochs: int = option(1, "epochs on the head before the body trains", at_least=0)
     eta_w: float = option(1.0, "step size of the weights W", at_least=0.0)
     w_epochs: int = option(1, "epochs on the weights W each time they are learned", at_least=0)
     clamp: bool = option(True, "keep the weights W between 0 and 1")
@@ -43,6 +46,9 @@ class FedAH(FedRep):
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         net = server.net()
         server.state.update(body=net.body.vector, head=net.head.vector)
+
+    def init(self, client: Client) -> State:
+        return {"head": client.net().head.vector}
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         if not self.sync_all:

@@ -9,8 +9,7 @@ from torch import Tensor
 from fedtailor.learning import Client, Payload, State, mixed
 from fedtailor.learning.elementwise import learned_weights
 from fedtailor.learning.samples import shuffled_pairs
-from fedtailor.methods.base import methods
-from fedtailor.methods.fedavg import FedAvg
+from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
@@ -19,7 +18,7 @@ RECENT = 10  # losses whose spread tells whether the first learning of weights h
 
 @methods.register("fedala")
 @dataclass(frozen=True)
-class FedALA(FedAvg):
+class FedALA(GlobalModel):
     """FedAvg whose clients start from own and global top layers mixed entry by entry, with learned weights (Zhang et al., 2023)."""
 
     paper = "Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning"

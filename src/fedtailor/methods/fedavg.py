@@ -1,37 +1,84 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
-from torch import nn
-
-from fedtailor.learning import Client, Payload, Reply, Server
+from fedtailor.errors import FedTailorError
+from fedtailor.learning import Client, Payload, Reply, Server, State
 from fedtailor.methods.base import Method, methods
+from fedtailor.nets.net import Net, Part
+from fedtailor.registry import option
+
+KEEP = "what clients keep: body, head, norm (normalisation layers), or patterns of parameter names such as *.bias"
 
 
 @methods.register("fedavg")
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """One model for all: clients train it, the server averages by samples (McMahan et al., 2017)."""
+    """One model for all: clients train it, the server averages by samples (McMahan et al., 2017).
+
+    With `keep`, a client keeps some parts of the net, in its state under these names. The rest travels under the first name in `up`.
+    """
 
     paper = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data"
     year = 2017
     family = "baseline"
     down: ClassVar[tuple[str, ...]] = ("model",)
     up: ClassVar[tuple[str, ...]] = ("model",)
-    averages = True
+    averages: ClassVar[bool] = True
+
+    _: KW_ONLY
+    keep: tuple[str, ...] = option((), KEEP)
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
-        server.state["model"] = server.net().all.vector
+        net = server.net()
+        self._check(server, net)
+        server.state[self.up[0]] = self.shared(net).vector
+
+    def init(self, client: Client) -> State:
+        return self._kept_state(client.net()) if self.keep else {}
 
     def fit(self, client: Client, payload: Payload) -> Payload:
-        net = client.net(model=payload["model"])
+        net = self.received(client, payload)
         client.train(net.all)
-        return {"model": net.all.vector}
+        return self.reply(client, net)
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        server.average(replies, "model")
+        server.average(replies, self.up[0], part=self.shared)
 
-    def personal(self, client: Client, payload: Payload) -> nn.Module:
-        return client.net(model=payload["model"])
+    def personal(self, client: Client, payload: Payload) -> Net:
+        return self.received(client, payload)
+
+    def shared(self, net: Net) -> Part:
+        return net.rest(*self.keep)
+
+    def kept(self, net: Net) -> Part:
+        return net.part(*self.keep)
+
+    def received(self, client: Client, payload: Payload) -> Net:
+        """A net of what the server sent and what the client keeps."""
+        net = client.net()
+        self.shared(net).vector = payload[self.up[0]]
+        if self.keep:
+            self.kept(net).vector = client.state[",".join(self.keep)]
+        return net
+
+    def reply(self, client: Client, net: Net) -> Payload:
+        """Keep what is kept of a trained net; return what is sent up."""
+        client.state.update(self._kept_state(net))
+        return {self.up[0]: self.shared(net).vector}
+
+    def _kept_state(self, net: Net) -> State:
+        return {",".join(self.keep): self.kept(net).vector} if self.keep else {}
+
+    def _check(self, server: Server, net: Net) -> None:
+        entry = self.up[0]
+        declared = {"body": net.body, "head": net.head}.get(entry, net.all)
+        beyond = [name for name in self.shared(net).entries if name not in declared.entries]
+        if beyond:
+            raise FedTailorError(
+                f"{self.name} shares nothing but the {entry}: keep has to include {', '.join(beyond[:5])} as well (fedavg shares anything)."
+            )
+        if self.keep and not self.kept(net).entries:
+            server.warn(f"the net has no part '{', '.join(self.keep)}' to keep, so all of the {entry} is shared")

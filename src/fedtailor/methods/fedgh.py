@@ -1,22 +1,21 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedtailor.learning import Client, Loss, Payload, Reply, Server, class_means
-from fedtailor.methods.base import methods
-from fedtailor.methods.lg_fedavg import LGFedAvg
+from fedtailor.learning import Client, Loss, Payload, Reply, Server, State, class_means
+from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
 @methods.register("fedgh")
 @dataclass(frozen=True)
-class FedGH(LGFedAvg):
+class FedGH(Method):
     """Bodies stay at home; the server trains one head for all on the class means of features that clients send (Yi et al., 2023).
 
     The server's softmax runs over the classes that somebody sent this round, so that the head keeps what it knows of the others.
@@ -25,13 +24,19 @@ class FedGH(LGFedAvg):
     paper = "Yi et al., FedGH: Heterogeneous Federated Learning with Generalized Global Header"
     year = 2023
     family = "prototypes"
+    down = ("head",)
     up = ("means", "labels")
     keeps = ("body", "trained_head")
-    averages = False
     tasks = ("multiclass",)
 
     server_lr: float = option(0.01, "learning rate of the server's head", above=0.0)
     server_epochs: int = option(1, "epochs of the server's head on the class means of a round", at_least=0)
+
+    def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
+        server.state["head"] = server.net().head.vector
+
+    def init(self, client: Client) -> State:
+        return {"body": client.net().body.vector}
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(body=client.state["body"], head=payload["head"])

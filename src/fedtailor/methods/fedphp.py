@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.learning import Client, Payload, State, mixed
-from fedtailor.methods.base import methods
-from fedtailor.methods.fedavg import FedAvg
+from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
@@ -17,7 +16,7 @@ WIDTHS = (10, 15, 20, 50)
 
 @methods.register("fedphp")
 @dataclass(frozen=True)
-class FedPHP(FedAvg):
+class FedPHP(GlobalModel):
     """A client's past models, inherited as a running mean, teach the global model it receives (Li et al., 2021)."""
 
     paper = "Li et al., FedPHP: Federated Personalization with Inherited Private Models"

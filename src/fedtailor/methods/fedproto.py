@@ -100,9 +100,9 @@ class FedProtoPer(FedAvgFT):
     ft_epochs: int = option(10, "epochs of fine-tuning after the last round", at_least=0)
 
     def fit(self, client: Client, payload: Payload) -> Payload:
-        net = client.net(model=payload["model"])
+        net = self.received(client, payload)
         client.train(net.all, loss=drawn(client, payload, self.lam))
-        return {"model": net.all.vector, **means_and_counts(client, net, self.weighted)}
+        return {**self.reply(client, net), **means_and_counts(client, net, self.weighted)}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         super().aggregate(server, replies)

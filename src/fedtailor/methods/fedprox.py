@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedtailor.learning import Client, Payload
+from fedtailor.learning import Client, Payload, Pull
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.registry import option
@@ -17,9 +17,9 @@ class FedProx(FedAvg):
     year = 2020
     family = "regularized"
 
-    mu: float = option(0.001, "strength of the pull to the global model; 0 is FedAvg", at_least=0.0)
+    mu: float = option(0.001, "strength of the pull of what is shared to the global model; 0 is FedAvg", at_least=0.0)
 
     def fit(self, client: Client, payload: Payload) -> Payload:
-        net = client.net(model=payload["model"])
-        client.train(net.all, pull=(payload["model"], self.mu))
-        return {"model": net.all.vector}
+        net = self.received(client, payload)
+        client.train(net.all, pull=Pull(payload["model"], self.mu, self.shared(net)))
+        return self.reply(client, net)

@@ -16,11 +16,10 @@ class FedRep(FedPer):
     paper = "Collins et al., Exploiting Shared Representations for Personalized Federated Learning"
     year = 2021
 
-    head_epochs: int = option(1, "epochs on the head before the body trains", at_least=0)
+    head_epochs: int = option(1, "epochs on the head (all that is kept) before the body trains", at_least=0)
 
     def fit(self, client: Client, payload: Payload) -> Payload:
-        net = self.personal(client, payload)
-        client.train(net.head, epochs=self.head_epochs)
-        client.train(net.body)
-        client.state["head"] = net.head.vector
-        return {"body": net.body.vector}
+        net = self.received(client, payload)
+        client.train(self.kept(net), epochs=self.head_epochs)
+        client.train(self.shared(net))
+        return self.reply(client, net)

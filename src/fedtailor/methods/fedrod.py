@@ -6,8 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.learning import Client, Payload, State
-from fedtailor.methods.base import methods
-from fedtailor.methods.fedavg import FedAvg
+from fedtailor.methods.base import GlobalModel, methods
 
 ABSENT = -20.0  # log-share of a class the client does not have
 
@@ -26,7 +25,7 @@ class TwoHeads(nn.Module):
 
 @methods.register("fedrod", "fed-rod")
 @dataclass(frozen=True)
-class FedROD(FedAvg):
+class FedROD(GlobalModel):
     """Share a model trained on a class-balanced loss; each client adds a head fitted to its own labels (Chen & Chao, 2022)."""
 
     paper = "Chen & Chao, On Bridging Generic and Personalized Federated Learning for Image Classification"

@@ -1,38 +1,22 @@
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedtailor.data.task import CLASSES
-from fedtailor.learning import Client, Loss, Payload, Reply, Server, State, weighted_mean
-from fedtailor.learning.mixing import column_blocks
+from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
+from fedtailor.learning.branches import Branches, beside
+from fedtailor.learning.mixing import mix_into_rows
 from fedtailor.learning.similarity import label_similarity
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.fitting import kind
 from fedtailor.nets.net import Net, Part
 from fedtailor.randomness import numpy_stream
 from fedtailor.registry import option
-
-
-class Branches(nn.Module):
-    """Two nets side by side, their logits added."""
-
-    def __init__(self, model: nn.Module, supervisor: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.supervisor = supervisor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model(x) + self.supervisor(x)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Branches:
-        plain = (net.plain() if isinstance(net, Net) else copy.deepcopy(net, memo) for net in self.children())
-        return Branches(*plain)
 
 
 @methods.register("fedsimsup")
@@ -95,9 +79,8 @@ class FedSimSup(Method):
     def fit(self, client: Client, payload: Payload) -> Payload:
         net, supervisor = self._nets(client, payload)
         if supervisor is not None:
-            client.train(
-                supervisor.all, epochs=self.supervisor_epochs, loss=beside(client, net), purpose="supervisor"
-            )  # (4)
+            loss = beside(client, net)
+            client.train(supervisor.all, epochs=self.supervisor_epochs, loss=loss, purpose="supervisor")  # (4)
             client.train(net.all, epochs=self.model_epochs, loss=beside(client, supervisor))  # (5)
             client.state["supervisor"] = supervisor.all.vector
         elif self._serial:
@@ -123,10 +106,9 @@ class FedSimSup(Method):
         beta = self.beta(server.round, server.protocol.rounds)
         alpha = lam * beta * (shares.sum(1) > 0)  # (8); zero where no participant has a label in common
         kept, taken = (1 - alpha[:, None]).to(models), (alpha[:, None] * shares).to(models)
-        for columns in column_blocks(models.shape[1]):
-            uploads = torch.stack([r["model"][columns] for r in replies])
-            models[here, columns] = uploads  # (6)
-            models[absent, columns] = torch.addmm(kept * models[absent, columns], taken, uploads)  # (7)
+        mix_into_rows(models, absent, kept, taken, [r["model"] for r in replies])  # (7)
+        for reply in replies:
+            models[reply.client] = reply["model"]  # (6)
         server.log(beta=beta, alpha=float(alpha.sum() / max(1, len(alpha))))
 
     def welcome(self, server: Server, hello: Payload) -> Payload:
@@ -185,15 +167,3 @@ class FedSimSup(Method):
             return (samples[here] / samples[here].sum()).expand(len(samples), -1)
         similarity = label_similarity(labels, labels[here])
         return similarity / similarity.sum(1, keepdim=True).clamp(min=1e-300)
-
-
-def beside(client: Client, frozen: Net) -> Loss:
-    """The task's loss of the sum of outputs, while the other net stays as it is."""
-    frozen.eval()
-
-    def loss(net: Net, x: Tensor, y: Tensor) -> Tensor:
-        with torch.no_grad():
-            fixed = frozen(x)
-        return client.loss(net(x) + fixed, y)
-
-    return loss

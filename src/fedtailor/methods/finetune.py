@@ -30,7 +30,8 @@ class FedAvgFT(FedAvg):
         client.state["personal"] = net.all.vector
 
     def personal(self, client: Client, payload: Payload) -> Net:
-        return client.net(model=client.state.get("personal", payload.get("model")))
+        tuned = client.state.get("personal")
+        return self.received(client, payload) if tuned is None else client.net(model=tuned)
 
 
 @methods.register("fedprox-ft")

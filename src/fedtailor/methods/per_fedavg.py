@@ -8,8 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from fedtailor.learning import Client, Payload
-from fedtailor.methods.base import methods
-from fedtailor.methods.fedavg import FedAvg
+from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
@@ -18,7 +17,7 @@ Batch = tuple[Tensor, Tensor]
 
 @methods.register("per-fedavg", "perfedavg")
 @dataclass(frozen=True)
-class PerFedAvg(FedAvg):
+class PerFedAvg(GlobalModel):
     """Learn by MAML a common start from which one step on own samples gives a good model (Fallah et al., 2020)."""
 
     paper = "Fallah et al., Personalized Federated Learning: A Meta-Learning Approach"

@@ -11,15 +11,14 @@ from torch import Tensor
 from fedtailor.errors import FedTailorError
 from fedtailor.learning import Client, Loss, Payload, Reply, Server, State
 from fedtailor.learning.distill import Lesson, answers, distil, kl, mean_answer
-from fedtailor.methods.base import methods
-from fedtailor.methods.fedavg import FedAvg
+from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
 @methods.register("perada", "PerAda")
 @dataclass(frozen=True)
-class PerAda(FedAvg):
+class PerAda(GlobalModel):
     """Personal models pulled to a global one, into which the server distils the local models' answers to proxy samples (Xie et al., 2024).
 
     Meant for net=resnet18-adapters, where little trains and travels; any net will do. partition=paired gives the server samples. The

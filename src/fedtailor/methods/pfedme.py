@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedtailor.learning import Client, Payload, Reply, Server, State, mixed
-from fedtailor.methods.base import methods
-from fedtailor.methods.fedavg import FedAvg
+from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
 
 @methods.register("pfedme")
 @dataclass(frozen=True)
-class PFedMe(FedAvg):
+class PFedMe(GlobalModel):
     """Personal models in the Moreau envelope of the common one, which descends the envelope's gradient (Dinh et al., 2020)."""
 
     paper = "Dinh et al., Personalized Federated Learning with Moreau Envelopes"

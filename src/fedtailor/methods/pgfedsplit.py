@@ -7,25 +7,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedtailor.errors import FedTailorError
-from fedtailor.learning import (
-    Client,
-    Loss,
-    Payload,
-    Reply,
-    Server,
-    class_means,
-    mean_of_means,
-    mixed,
-    near_prototypes,
-    weighted_mean,
-)
-from fedtailor.learning.gaussian import drawn_features, kept_where_unseen, spread_between, spread_total
-from fedtailor.learning.search import argmin_convex
-from fedtailor.methods.base import methods
-from fedtailor.methods.fedper import FedPer
+from fedtailor.learning import Client, Payload, Reply, Server, State, class_means, mixed, near_prototypes
+from fedtailor.learning.gaussian import drawn_samples, gaussians_of
+from fedtailor.learning.mixing import weighted_mean
+from fedtailor.learning.search import best_share
+from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
@@ -34,14 +22,16 @@ ENOUGH = 2048  # samples that α is searched with
 
 @methods.register("pgfedsplit")
 @dataclass(frozen=True)
-class PGFedSplit(FedPer):
+class PGFedSplit(Method):
     """Average bodies each round and heads every τ rounds, τ adapting; heads also train on features drawn by class (Kang and Song, 2026)."""
 
     paper = "Kang and Song, Separate Aggregation of Split Network for Personalized Federated Learning"
     year = 2026
+    family = "model splitting"
     down = ("body", "head", "prototypes", "known", "spread")
     up = ("body", "head", "alpha", "prototypes", "classes", "squares")
     keeps = ("adapted",)
+    averages = True
     tasks = ("multiclass",)
     eval_point = "after_train"
 
@@ -54,13 +44,9 @@ class PGFedSplit(FedPer):
     apa: bool = option(True, "adapt τ to how much clients hold on to their own heads")
     fixed_tau: int | None = option(None, "a τ that never changes, in place of tau and apa", at_least=1)
     head_agg: bool = option(True, "aggregate heads at all; false keeps them with their clients")
-    beta: float = option(
-        0.1, "β: weight of the KL term that draws a head which has long been alone to the others", at_least=0
-    )
+    beta: float = option(0.1, "β: weight of the KL term that draws a head long alone to the others", at_least=0)
     temperature: float = option(1.0, "temperature of the distributions in the KL term", above=0)
-    fixed_alpha: float | None = option(
-        None, "one share of the own head for all, in place of a learned one", at_least=0, at_most=1
-    )
+    fixed_alpha: float | None = option(None, "one share of the own head for all, none learned", at_least=0, at_most=1)
     gaussian: bool = option(True, "train heads on features drawn from Gaussians as well as on real ones")
     ratio: float = option(0.5, "r: share of drawn features among those a head trains on", at_least=0, at_most=0.99)
     cov: Literal["diag", "total", "full"] = option(
@@ -70,9 +56,7 @@ class PGFedSplit(FedPer):
     gamma_mode: Literal["share", "one"] = option(
         "share", "scale of the noise: a class's share among own labels (most frequent: 1), or one"
     )
-    label_prior: Literal["local", "uniform"] = option(
-        "local", "labels of drawn features: as own labels are, or all alike"
-    )
+    label_prior: Literal["local", "uniform"] = option("local", "labels of drawn features: as own ones, or all alike")
     clip_nonneg: bool = option(False, "clip drawn features at zero, as a ReLU would")
     head_epochs: int | None = option(None, "epochs on the head; none is the protocol's", at_least=0)
     base_epochs: int | None = option(None, "epochs on the body; none is the protocol's", at_least=0)
@@ -84,23 +68,77 @@ class PGFedSplit(FedPer):
                 f"method.tau = {self.tau} must lie between tau_min = {self.tau_min} and tau_max = {self.tau_max}, where τ may move."
             )
 
-    # -- server -----------------------------------------------------------------------------------------------------------------
+    @property
+    def _adaptive(self) -> bool:
+        return self.apa and self.fixed_tau is None
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
-        super().start(server, hellos)
+        server.state["body"] = server.net().body.vector
         if self.head_agg:
             server.state["tau"] = torch.tensor(self.tau if self.fixed_tau is None else self.fixed_tau)
             server.state["waited"] = torch.tensor(0)  # s, rounds since heads were aggregated
             server.state["alpha"] = torch.tensor(0.0, dtype=torch.float64)  # the mean of the last delivery
 
+    def init(self, client: Client) -> State:
+        return {"head": client.net().head.vector}
+
+    def fit(self, client: Client, payload: Payload) -> Payload:
+        net = self.personal(client, payload)
+        z, y = self._head_samples(client, net, payload)
+        reply: Payload = {}
+        if "head" in payload:
+            alpha = self._alpha(client, net, payload["head"], z, y) if self.fixed_alpha is None else self.fixed_alpha
+            net.head.vector = mixed(client.state["head"], payload["head"], alpha)
+            client.state["adapted"] = torch.tensor(client.round - 1)
+            client.log(alpha=alpha)
+            reply["alpha"] = torch.tensor(alpha, dtype=torch.float64)
+        client.train(net.head, epochs=self.head_epochs, on=(z, y))
+        loss = None
+        if self.proto_reg and "prototypes" in payload:
+            dimensions = payload["prototypes"].shape[1] if self.proto_reduction == "sum" else 1
+            loss = near_prototypes(client.loss, payload["prototypes"], payload["known"], self.lam * dimensions)
+        client.train(net.body, epochs=self.base_epochs, loss=loss)
+        client.state["head"] = net.head.vector
+        if self.head_agg:
+            reply["head"] = net.head.vector
+        if self.gaussian or self.proto_reg:
+            z, y = client.embed(net)
+            reply["prototypes"], counts = class_means(z, y, client.classes)
+            reply["classes"] = counts > 0
+            if self.gaussian and self.cov == "total":
+                reply["squares"], _ = class_means(z.square(), y, client.classes)
+        return {"body": net.body.vector, **reply}
+
+    def _head_samples(self, client: Client, net: Net, payload: Payload) -> tuple[Tensor, Tensor]:
+        """D̃_i: the features of all own samples under the received body, and drawn ones."""
+        z, y = client.embed(net)
+        count = math.ceil(self.ratio / (1 - self.ratio) * len(y) - 1e-9)
+        if "spread" not in payload or not count:
+            return z, y
+        centres, spread, known = (payload[name] for name in ("prototypes", "spread", "known"))
+        uniform, scaled = self.label_prior == "uniform", self.gamma_mode == "share"
+        counts, rng = client.label_counts.to(z.dtype), client.rng("gaussian")
+        drawn, labels = drawn_samples(centres, spread, known, counts, count, rng, uniform=uniform, scaled=scaled)
+        return torch.cat([z, drawn.clamp(min=0) if self.clip_nonneg else drawn]), torch.cat([y, labels])
+
+    def _alpha(self, client: Client, net: Net, received: Tensor, z: Tensor, y: Tensor) -> float:
+        """The share α of the own head that minimizes E[CE(α·own + (1−α)·received) + βΔα²·KL(own ‖ received)]."""
+        if len(y) > ENOUGH:
+            chosen = torch.randperm(len(y), generator=client.rng("alpha"))[:ENOUGH].to(y.device)
+            z, y = z[chosen], y[chosen]
+        own, other = (_logits(net, head, z) for head in (client.state["head"], received))
+        gap = max(0, client.round - 1 - int(client.state.get("adapted", 0)))  # Δ; the paper's first round is 0
+        return best_share(own, other, y.cpu(), self.beta * min(gap, 2 * self.tau_max), self.temperature)
+
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.average(replies, "body")
         if self.gaussian or self.proto_reg:
-            self._aggregate_prototypes(server, replies)
+            spread = self.cov if self.gaussian else None
+            server.state.update(gaussians_of([r.payload for r in replies], server.state, spread))
         if self.head_agg:
-            self._schedule(server, replies)
+            self._aggregate_heads(server, replies)
 
-    def _schedule(self, server: Server, replies: Sequence[Reply]) -> None:
+    def _aggregate_heads(self, server: Server, replies: Sequence[Reply]) -> None:
         """Algorithm 1, lines 13 to 27: a head in the state is one that was delivered in this round."""
         state, tau = server.state, int(server.state["tau"])
         if state.pop("head", None) is not None:
@@ -116,92 +154,11 @@ class PGFedSplit(FedPer):
             state["head"], state["waited"] = weighted_mean(replies, "head"), torch.tensor(0)
         server.log(tau=tau)
 
-    def _aggregate_prototypes(self, server: Server, replies: Sequence[Reply]) -> None:
-        state = server.state
-        means, present = ([r[name] for r in replies] for name in ("prototypes", "classes"))
-        centres, seen = mean_of_means(means, present)
-        if self.gaussian:
-            if self.cov == "total":
-                spread = spread_total(mean_of_means([r["squares"] for r in replies], present)[0], centres)
-            else:
-                spread = spread_between(torch.stack(means), torch.stack(present), centres, full=self.cov == "full")
-            state["spread"] = kept_where_unseen(seen, spread, state.get("spread"))
-        state["prototypes"] = kept_where_unseen(seen, centres, state.get("prototypes"))
-        state["known"] = seen | state.get("known", seen)
+    def personal(self, client: Client, payload: Payload) -> Net:
+        return client.net(body=payload["body"], head=client.state["head"])
 
-    @property
-    def _adaptive(self) -> bool:
-        return self.apa and self.fixed_tau is None
 
-    # -- client -----------------------------------------------------------------------------------------------------------------
-
-    def fit(self, client: Client, payload: Payload) -> Payload:
-        net = self.personal(client, payload)
-        z, y = self._head_samples(client, net, payload)
-        told: Payload = {}
-        if "head" in payload:
-            alpha = self._alpha(client, net, payload["head"], z, y) if self.fixed_alpha is None else self.fixed_alpha
-            net.head.vector = mixed(client.state["head"], payload["head"], alpha)
-            client.state["adapted"] = torch.tensor(client.round - 1)
-            client.log(alpha=alpha)
-            told["alpha"] = torch.tensor(alpha, dtype=torch.float64)
-        client.train(net.head, epochs=self.head_epochs, on=(z, y))
-        client.train(net.body, epochs=self.base_epochs, loss=self._base_loss(client, payload))
-        client.state["head"] = net.head.vector
-        if self.head_agg:
-            told["head"] = net.head.vector
-        return {"body": net.body.vector, **told, **self._statistics(client, net)}
-
-    def _head_samples(self, client: Client, net: Net, payload: Payload) -> tuple[Tensor, Tensor]:
-        """D̃_i: the features of all own samples under the received body, and drawn ones."""
-        z, y = client.embed(net)
-        count = math.ceil(self.ratio / (1 - self.ratio) * len(y) - 1e-9)
-        if "spread" not in payload or not count:
-            return z, y
-        rng, counts = client.rng("gaussian"), client.label_counts.to(z.dtype)
-        prior = counts if self.label_prior == "local" else torch.ones_like(counts)
-        labels = torch.multinomial(prior.cpu(), count, replacement=True, generator=rng).to(y.device)
-        labels = labels[payload["known"][labels]]
-        scale = counts / counts.max() if self.gamma_mode == "share" else torch.ones_like(counts)
-        drawn = drawn_features(payload["prototypes"], payload["spread"], scale, labels, rng)
-        return torch.cat([z, drawn.clamp(min=0) if self.clip_nonneg else drawn]), torch.cat([y, labels])
-
-    def _alpha(self, client: Client, net: Net, received: Tensor, z: Tensor, y: Tensor) -> float:
-        """The share α of the own head that minimizes E[CE(α·own + (1−α)·received) + βΔα²·KL(own ‖ received)], convex in α."""
-        if len(y) > ENOUGH:
-            chosen = torch.randperm(len(y), generator=client.rng("alpha"))[:ENOUGH].to(y.device)
-            z, y = z[chosen], y[chosen]
-        own, other = (self._logits(net, head, z) for head in (client.state["head"], received))
-        gap = max(0, client.round - 1 - int(client.state.get("adapted", 0)))  # Δ; the paper's first round is 0
-        p, q = (F.log_softmax(logits / self.temperature, dim=1) for logits in (own, other))
-        divergence = F.kl_div(q, p, log_target=True, reduction="batchmean").item()
-        curvature = 2 * self.beta * min(gap, 2 * self.tau_max) * divergence
-        towards, right = own - other, F.one_hot(y.cpu(), own.shape[1])
-
-        def gradient(alpha: float) -> float:
-            error = torch.softmax(other + alpha * towards, dim=1) - right
-            return (error * towards).sum(1).mean().item() + curvature * alpha
-
-        return argmin_convex(gradient)
-
-    @torch.no_grad()
-    def _logits(self, net: Net, head: Tensor, z: Tensor) -> Tensor:
-        net.head.vector = head
-        return net.classify(z).cpu().double()  # not every device knows doubles
-
-    def _base_loss(self, client: Client, payload: Payload) -> Loss | None:
-        if not self.proto_reg or "prototypes" not in payload:
-            return None
-        dimensions = payload["prototypes"].shape[1] if self.proto_reduction == "sum" else 1
-        return near_prototypes(client.loss, payload["prototypes"], payload["known"], self.lam * dimensions)
-
-    def _statistics(self, client: Client, net: Net) -> Payload:
-        """The own prototypes under the trained body, and which classes have one."""
-        if not (self.gaussian or self.proto_reg):
-            return {}
-        z, y = client.embed(net)
-        means, counts = class_means(z, y, client.classes)
-        told = {"prototypes": means, "classes": counts > 0}
-        if self.gaussian and self.cov == "total":
-            told["squares"] = class_means(z.square(), y, client.classes)[0]
-        return told
+@torch.no_grad()
+def _logits(net: Net, head: Tensor, z: Tensor) -> Tensor:
+    net.head.vector = head
+    return net.classify(z).cpu().double()  # not every device knows doubles

@@ -1,4 +1,4 @@
-"""A network cut into body and head, each one flat vector of which the module's parameters are views.
+"""A network cut into body, head and other parts, each one flat vector of which the module's parameters are views.
 
 The papers write θ ← μθ + (1−μ)θ_G; with vectors so does the code: loading, averaging, mixing, pulling and stepping are one vector
 operation each. Parameters that do not require gradients (a frozen backbone) belong to no vector: they neither train nor travel.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import NamedTuple, Self
 
 import torch
@@ -16,6 +18,10 @@ from torch import Tensor, nn
 
 from fedtailor.errors import FedTailorError
 from fedtailor.nets.fast.wide_linear import WideLinear, unformed
+from fedtailor.nets.stretches import Stretches
+
+GROUPS = ("body", "head", "norm")  # parts that every net has, though they may be empty
+NORM = re.compile(r"\w*Norm(\dd)?")  # a class that is, or derives from, BatchNorm2d, LayerNorm, GroupNorm, RMSNorm, …
 
 
 class Pull(NamedTuple):
@@ -27,19 +33,20 @@ class Pull(NamedTuple):
 
 
 class Part:
-    """A stretch of a net's flat vector: its body, its head, or all of it.
+    """Some entries of a net's flat vector: its body, its head, all of it, or what `net.part` is asked for by name.
 
     `vector` is a copy of everything in it, running statistics included where they travel; `weights` are the trainable entries alone.
     """
 
-    def __init__(self, net: Net, name: str, memory: Tensor, trainable: Tensor, entries: Mapping[str, Tensor]) -> None:
+    def __init__(self, net: Net, name: str, entries: Mapping[str, Tensor]) -> None:
+        """`entries` are some of the net's, in its order: running statistics first."""
         self.net = net
         self.name = name
         self.entries = entries  # parameter and buffer name -> its view of the memory
         self.parameters: list[Tensor] = [t for t in entries.values() if isinstance(t, nn.Parameter)]
         # Private, because no gradient flows through them: a loss that read them would silently lack a term.
-        self._memory = memory
-        self._trainable = trainable  # the stretch of the memory behind the running statistics
+        self._memory = Stretches(net.flat, entries.values())
+        self._trainable = Stretches(net.flat, self.parameters)
         self._wide = [
             m for m in net.modules() if isinstance(m, WideLinear) and any(m.weight is p for p in self.parameters)
         ]
@@ -49,10 +56,10 @@ class Part:
         """A copy: safe to keep, to send, and to compute with. No gradient flows through it, so a loss has to use `weights`."""
         if self.net.in_loss:
             raise RuntimeError(
-                f"net.{self.name}.vector is a copy without a gradient, and was read in the loss that trains its net: there, use "
-                f"net.{self.name}.weights (or net.{self.name}.weights.detach() where a constant is meant)."
+                f"The vector of the part '{self.name}' is a copy without a gradient, and was read in the loss that trains its net: there, "
+                "use its weights (or weights.detach() where a constant is meant)."
             )
-        return self._memory.clone()
+        return self._memory.copy()
 
     @vector.setter
     def vector(self, value: Tensor) -> None:
@@ -61,7 +68,7 @@ class Part:
     @property
     def weights(self) -> Tensor:
         """A copy of the trainable entries through which gradients flow to the parameters, for a term of a loss such as a proximal one."""
-        return torch.cat([self._trainable[:0], *(p.reshape(-1) for p in self.parameters)])
+        return torch.cat([self.net.flat[:0], *(p.reshape(-1) for p in self.parameters)])
 
     @weights.setter
     def weights(self, value: Tensor) -> None:
@@ -73,35 +80,36 @@ class Part:
 
     def mix(self, own: Part, other: Part, share: float) -> None:
         """Set the weights to share·own + (1−share)·other, those of two parts of the same shape, without a copy."""
-        torch.lerp(other._trainable, own._trainable, share, out=self._trainable)
+        for mine, one, two in zip(*(part._trainable.pieces for part in (self, own, other)), strict=True):
+            torch.lerp(two, one, share, out=mine)
 
     def difference(self, other: Part) -> Tensor:
         """The weights of this part minus those of another of the same shape, as a vector."""
-        return self._trainable - other._trainable
+        return self._trainable.joined - other._trainable.joined
 
     @property
     def finite(self) -> bool:
         """Whether every entry is a finite number."""
-        return math.isfinite(self._memory.sum().item())  # infinite or NaN if any entry is
+        return math.isfinite(self._memory.joined.sum().item())  # infinite or NaN if any entry is
 
     @property
     def length(self) -> float:
         """‖w‖ of the trainable entries."""
-        return self._trainable.norm().item()
+        return self._trainable.joined.norm().item()
 
     def gradient(self, loss: Tensor) -> Tensor:
         """∇loss with respect to this part, as a vector over its trainable entries."""
         found = torch.autograd.grad(loss, self.parameters, allow_unused=True) if self.parameters else ()
         filled = (torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True))
-        return torch.cat([self._trainable[:0], *(g.reshape(-1) for g in filled)])
+        return torch.cat([self.net.flat[:0], *(g.reshape(-1) for g in filled)])
 
     def pull_gradient(self, pull: Pull) -> Tensor:
         """The gradient of a proximal term, as a vector over the trainable entries of this part."""
         part = self._pulled(pull)
-        gradient = torch.zeros_like(self._trainable)
-        start = part._trainable.storage_offset() - self._trainable.storage_offset()
-        stretch = gradient[start : start + len(part._trainable)]
-        torch.sub(part._trainable, part.trainable(pull.centre), out=stretch).mul_(pull.strength)
+        gradient = torch.zeros_like(self._trainable.joined)
+        pairs = part._trainable.beside(part.trainable(pull.centre))
+        for (piece, centre), place in zip(pairs, self._trainable.places(part._trainable) or [], strict=True):
+            torch.sub(piece, centre, out=gradient[place]).mul_(pull.strength)
         return gradient
 
     def directional_derivative(self, loss: Tensor, along: Tensor) -> float:
@@ -120,13 +128,15 @@ class Part:
         with torch.no_grad():
             if pull is not None:
                 part = self._pulled(pull)
-                part._trainable.lerp_(part.trainable(pull.centre), lr * pull.strength)
+                for piece, centre in part._trainable.beside(part.trainable(pull.centre)):
+                    piece.lerp_(centre, lr * pull.strength)
             if gradients:
                 torch._foreach_add_(*zip(*gradients, strict=True), alpha=-lr)
             for layer in self._wide:
                 layer.add_gradient(-lr)
             if gradient is not None:
-                self._trainable.sub_(gradient, alpha=lr)
+                for piece, along in self._trainable.beside(gradient):
+                    piece.sub_(along, alpha=lr)
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """A vector of this part as tensors by parameter name: what to print when a method is debugged."""
@@ -142,22 +152,20 @@ class Part:
         return [(p, g) for p, g in zip(self.parameters, found, strict=True) if g is not None]
 
     def _pulled(self, pull: Pull) -> Part:
-        if pull.on is None:
-            return self
-        start = pull.on._trainable.storage_offset() - self._trainable.storage_offset()
-        if pull.on.net is not self.net or not 0 <= start <= len(self._trainable) - len(pull.on._trainable):
+        part = self if pull.on is None else pull.on
+        if part is not self and (part.net is not self.net or self._trainable.places(part._trainable) is None):
             raise ValueError(
-                f"a pull on the {pull.on.name} has no place in a step on the {self.name}, which does not include it"
+                f"a pull on the {part.name} has no place in a step on the {self.name}, which does not include it"
             )
-        return pull.on
+        return part
 
-    def _load(self, place: Tensor, value: Tensor) -> None:
-        if value.shape != place.shape:
-            raise ValueError(f"the {self.name} has {place.numel()} entries, the vector has shape {tuple(value.shape)}")
-        place.copy_(value.detach())
+    def _load(self, place: Stretches, value: Tensor) -> None:
+        if value.shape != (len(place),):
+            raise ValueError(f"the {self.name} has {len(place)} entries, the vector has shape {tuple(value.shape)}")
+        place.load(value.detach())
 
     def __len__(self) -> int:
-        return self._memory.numel()
+        return len(self._memory)
 
     def __repr__(self) -> str:
         return f"Part({self.name}, {len(self)} entries)"
@@ -197,7 +205,7 @@ class Net(nn.Module):
 
     def edition(self) -> int:
         """A counter that changes whenever weights or statistics that affect the features change; invalidates cached features."""
-        now = torch.cat([self.local_buffers, self.body._memory])
+        now = torch.cat([self.local_buffers, *self.body._memory.pieces])
         if self._seen is None or not torch.equal(self._seen, now):
             self._seen = now
             self._edition += 1
@@ -216,13 +224,48 @@ class Net(nn.Module):
             )
         return self.embedder.stages(x)  # type: ignore[operator]
 
+    def part(self, *names: str) -> Part:
+        """The entries that have one of these names: body, head, norm (all normalisation layers), or a pattern.
+
+        A pattern is that of a parameter or of a module that holds it, with wildcards: `encoder.layer1`, `*.bias`, `*.lora_A`. Parts that
+        the net has already are these: `net.part("head") is net.head`.
+        """
+        if ("part", names) not in self._parts:
+            chosen = set[str]().union(*(self._named(name) for name in names))
+            self._parts["part", names] = self._made(",".join(names), chosen)
+        return self._parts["part", names]
+
+    def rest(self, *names: str) -> Part:
+        """All entries but those of `net.part(*names)`."""
+        if ("rest", names) not in self._parts:
+            chosen = self.all.entries.keys() - self.part(*names).entries.keys()
+            self._parts["rest", names] = self._made(f"not {','.join(names)}", chosen)
+        return self._parts["rest", names]
+
     def top(self, count: int) -> Part:
         """The uppermost `count` parameter tensors as a part: 2 are weight and bias of a linear head."""
-        parameters = {name: t for name, t in self.all.entries.items() if isinstance(t, nn.Parameter)}
-        entries = dict(list(parameters.items())[-count:])
-        size = sum(t.numel() for t in entries.values())
-        memory = self.all._memory[len(self.all) - size :]
-        return Part(self, "top", memory, memory, entries)
+        parameters = [name for name, t in self.all.entries.items() if isinstance(t, nn.Parameter)]
+        return self._made("top", set(parameters[-count:]))
+
+    def _named(self, name: str) -> set[str]:
+        if name == "norm":
+            own = {id(t) for m in self.modules() if _is_norm(m) for t in (*m.parameters(False), *m.buffers(False))}
+            return {entry for entry, tensor in self.all.entries.items() if id(tensor) in own}
+        if name in GROUPS:
+            return set((self.body if name == "body" else self.head).entries)
+        found = {entry for entry in self.all.entries if fnmatchcase(entry, name) or fnmatchcase(entry, f"{name}.*")}
+        if not found:
+            raise FedTailorError(
+                f"No part of the net is called '{name}'. There are {', '.join(GROUPS)}, and what trains: {_listed(self.all.entries)}."
+            )
+        return found
+
+    def _made(self, name: str, chosen: set[str]) -> Part:
+        """A part of the entries that are chosen, or the one that the net has of them."""
+        for known in (self.all, self.body, self.head):
+            if chosen == known.entries.keys():
+                return known
+        return Part(self, name, {n: t for n, t in self.all.entries.items() if n in chosen})
 
     def plain(self, head: nn.Module | None = None) -> nn.Module:
         """An independent copy of the whole as the plain module it was made from; another head may take the place of its own."""
@@ -251,11 +294,24 @@ class Net(nn.Module):
             tensor.data = view
             start += tensor.numel()
         travelling = buffers if carry_buffers else {}
-        first = 0 if carry_buffers else statistics
+        self.flat = flat
         self.local_buffers = flat[:0] if carry_buffers else flat[:statistics]
-        self.body = Part(self, "body", flat[first:body_end], flat[statistics:body_end], {**travelling, **body})
-        self.head = Part(self, "head", flat[body_end:], flat[body_end:], head)
-        self.all = Part(self, "all", flat[first:], flat[statistics:], {**travelling, **body, **head})
+        self.body = Part(self, "body", {**travelling, **body})
+        self.head = Part(self, "head", head)
+        self.all = Part(self, "all", {**travelling, **body, **head})
+        # What `part` and `rest` gave, by names; the head of a net that is all head is its head, though all of it is the same.
+        self._parts: dict[tuple[str, tuple[str, ...]], Part]
+        self._parts = {("part", ("body",)): self.body, ("part", ("head",)): self.head}
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return any(NORM.fullmatch(cls.__name__) for cls in type(module).__mro__)
+
+
+def _listed(names: Mapping[str, Tensor], most: int = 20) -> str:
+    """The first names, and how many there are beyond."""
+    shown = ", ".join(list(names)[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def last_linear(module: nn.Module) -> str:
