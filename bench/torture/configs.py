@@ -157,7 +157,7 @@ def _another_value(rng: random.Random, text: str) -> str:
 
 
 def _another_text(rng: random.Random, text: str) -> str:
-    """Replace a quoted value, escaped as in TOML."""
+    """Replace a value by quoted text with TOML escapes."""
     lines = text.split("\n")
     at = rng.choice([i for i, line in enumerate(lines) if "=" in line] or [0])
     escaped = "".join(f"\\u{ord(sign):04x}" for sign in rng.choice(STRANGE + WORDS)[:200] if ord(sign) < 0x10000)

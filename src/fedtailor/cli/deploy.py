@@ -144,7 +144,7 @@ def up(
 
     Example: `fedtailor deploy up method=fedrep data=digits clients=4 rounds=3 seed=0 --out runs/federation`
 
-    The same words as for `fedtailor run`, and the same numbers. Everything that is started is stopped at the end, and on Ctrl-C.
+    Takes the same overrides as `fedtailor run`, and gives the same numbers. Everything it starts is stopped at the end, and on Ctrl-C.
     """
     _prepare()
     with importing():
