@@ -228,7 +228,7 @@ def torch_pin() -> str:
 
 
 def reason(log: str) -> str:
-    """Return the most informative line of a log: the last that names an error, else the last that is not blank."""
+    """Return the most informative line of a log: the last that names an error, else the last with letters."""
     lines = [line.strip() for line in log.splitlines() if any(c.isalpha() for c in line)]
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or ["it left no message"])[-1]

@@ -174,7 +174,7 @@ class Events:
         return counted
 
     def _saving(self, save_file: Callable[..., None]) -> Callable[..., None]:
-        """Wrap the writer of safetensors, which is not Python's: write a file of another name and rename it."""
+        """Wrap the writer of safetensors, which is not Python's: it writes a file of another name and renames it."""
 
         def save(tensors: Any, path: Path) -> None:
             self.step(grows=True)

@@ -192,7 +192,7 @@ def _header(rng: Random, content: RecordDict) -> None:
 
 
 def _npy(rng: Random, content: RecordDict) -> None:
-    """Change bytes of a NumPy file, or drop all."""
+    """Change bytes of a NumPy file, or send something else in its place."""
     entry = _entry(rng, content)
     data = bytearray(entry.data if entry is not None else b"\x93NUMPY")
     match rng.randrange(7):
@@ -242,7 +242,7 @@ def _values(rng: Random, content: RecordDict) -> None:
 
 
 def _named(rng: Random, content: RecordDict) -> None:
-    """Rename entries, or add thousands."""
+    """Add entries under odd names, or thousands of them."""
     record = rng.choice(("payload", "logged", "numbers"))
     filler: Any = Array(np.zeros(3, np.float32)) if record == "payload" else 1.0
     found = _record(content, record, ArrayRecord if record == "payload" else MetricRecord)
