@@ -1,6 +1,6 @@
 """A bare PyTorch loop: FedAvg's SGD steps, mean and evaluation in worker processes, with no framework around them.
 
-What any library has to do at the least, written as one would write it by hand: the reference of all benchmarks.
+The least that any library has to do, as one would write it by hand: the reference of all benchmarks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Client = tuple[Tensor, Tensor, Tensor, Tensor]  # train x, y, test x, y
 
 
 class BareLoop:
-    """`round()` trains and evaluates every client once; clients are dealt to the processes so that each has as many samples."""
+    """FedAvg in worker processes; `round()` trains and evaluates every client once. Clients are spread so that samples are balanced."""
 
     def __init__(
         self, net: nn.Module, clients: list[Client], *, batch: int, lr: float, epochs: int, processes: int
@@ -41,7 +41,7 @@ class BareLoop:
             self.pipes.append(ours)
 
     def round(self) -> float:
-        """One round; the accuracy of the averaged net."""
+        """Run one round; return the accuracy of the averaged net."""
         self._ask("train")
         torch.sum(self.sums, 0, out=self.start)
         right, total = map(sum, zip(*self._ask("test"), strict=True))
@@ -108,7 +108,7 @@ class PlainCNN(nn.Sequential):
 
 
 def tensors(federation: Federation) -> list[Client]:
-    """The clients' samples as normalized floats."""
+    """Return the clients' samples as normalized floats."""
     mean = torch.tensor(federation.mean).view(-1, 1, 1)
     std = torch.tensor(federation.std).view(-1, 1, 1)
 

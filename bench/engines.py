@@ -1,4 +1,4 @@
-"""One job on every engine: seconds a round, how much faster than one worker, and that the numbers are equal to the bit.
+"""Time one job on every engine: seconds per round, speed-up over one worker, and a check that the numbers are equal to the bit.
 
 python -m bench.engines --method fedrep --engines processes,ray --workers 1,2 --repeats 3 --json engines.json
 """

@@ -1,10 +1,10 @@
-"""Where a round's time goes, and how far one SGD step is from what the machine can do.
+"""Measure where a round's time goes, and how far one SGD step is from what the machine can do.
 
     python -m bench.limit --net cnn --method fedavg --json limit.json
 
-Counts the floating-point operations of one step, times it on one thread, and compares the rate with that of a large matrix product, and the
-time with that of the same step done PyTorch's way; so too a step of the head on features. Then profiles one round of the method in one
-process by kind of operation.
+Counts the floating-point operations of one step, times it on one thread, and compares its rate with that of a large matrix product and its
+time with that of the same step in plain PyTorch. Does the same for a step of the head on features. Then profiles one round of the method
+in one process by kind of operation.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def step_rates(name: str, count: int = 20) -> dict[str, dict[str, float]]:
-    """Of a step as it is and without one of the things that make it faster, in turns."""
+    """Time a step as it is, and without each of its optimizations, in turns."""
     net, x, y = example(name)
 
     def steps() -> None:
@@ -118,7 +118,7 @@ def head_milliseconds(name: str, count: int = 1000) -> dict[str, float]:
 
 
 def example(name: str) -> tuple[Net, Tensor, Tensor]:
-    """A net of 28×28 images and a batch for it."""
+    """Return a net for 28×28 images and a batch for it."""
     task = Task((1, 28, 28), 10)
     return build_net(nets.build(name, {}), task), torch.randn(10, *task.shape), torch.randint(10, (10,))
 
@@ -130,7 +130,7 @@ def product_rate(size: int = 1024) -> dict[str, float]:
 
 
 def round_profile(method: str) -> dict[str, float]:
-    """Shares of one round by kind of operation; what is in no operation is Python."""
+    """Return the fractions of one round's time by kind of operation; time outside operations counts as Python."""
     config = Config.load(words=[*J_SMALL, f"method={method}", "rounds=2"])
     federation = federation_of(config, [])
     run = Simulation(federation, config.method, config.net, engine="inline", protocol=config.settings)

@@ -2,7 +2,7 @@
 
     python -m bench.peer_flower job.npz
 
-Set up as Flower's guide to simulations says for one machine: one Ray actor for each core, with one thread, kept for the whole run. An actor
+Set up as Flower's guide to simulations says for one machine: one Ray actor per core, with one thread, kept for the whole run. An actor
 reads samples and makes its net once, so that no round pays for it. The server scores the average itself (`evaluate_fn`) with as many
 threads as there are cores, which saves a second round of messages to all clients.
 """
@@ -46,7 +46,7 @@ def client_app(path: str) -> ClientApp:
 
 
 class Server:
-    """Runs the rounds; notes the time and the accuracy at the end of each."""
+    """Run the rounds, and record the time and the accuracy at the end of each."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

@@ -1,6 +1,6 @@
-"""One FedAvg job for several frameworks: the same samples, first weights and SGD steps, in a file that each reads in its own environment.
+"""One FedAvg job for several frameworks: the same samples, initial weights and SGD steps, in a file that each reads in its own environment.
 
-Needs torch and numpy alone, since a peer's environment has no FedTailor.
+Needs only torch and numpy, since a peer's environment has no FedTailor.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch.nn.utils import vector_to_parameters
 from bench.bare import Client, PlainCNN
 
 CORES = len(os.sched_getaffinity(0))
-TEST_BATCH = 512  # of the bare loop, too
+TEST_BATCH = 512  # as in the bare loop
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everyone takes part in each round with `epochs` of plain SGD; then the average is scored on the test samples of all."""
+    """A FedAvg job: each client takes part in each round with `epochs` of plain SGD; the average is scored on the test samples of all."""
 
     clients: list[Client]
     start: Tensor
@@ -38,7 +38,7 @@ class Job:
 
     @cached_property
     def net(self) -> PlainCNN:
-        """A net with the first weights, made once in each process."""
+        """A net with the initial weights, made once per process."""
         net = PlainCNN(tuple(self.clients[0][0].shape[1:]), self.classes)
         vector_to_parameters(self.start.clone(), net.parameters())
         return net
@@ -48,13 +48,13 @@ class Job:
         return torch.cat([c[2] for c in self.clients]), torch.cat([c[3] for c in self.clients])
 
     def batches(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch in a new order, without a ragged last batch."""
+        """Return the batches of one epoch in a new order, without an incomplete last batch."""
         size = min(self.batch, len(y))
         order = torch.randperm(len(y))[: len(y) // size * size]
         return zip(x[order].split(size), y[order].split(size), strict=True)
 
     def save(self, path: Path) -> None:
-        """Samples as x, y, client and test flag; weights and settings beside them."""
+        """Save samples as x, y, client and test flag, with weights and settings beside them."""
         parts = [(x, y, k, test) for k, c in enumerate(self.clients) for test, x, y in ((0, *c[:2]), (1, *c[2:]))]
         sizes = [len(y) for _, y, _, _ in parts]
         arrays: dict[str, Any] = {
@@ -85,13 +85,13 @@ SETTINGS = ("classes", "rounds", "batch", "lr", "epochs")
 
 @cache
 def job_at(path: str) -> Job:
-    """The job of a file, read once in each process however often its clients are served there."""
+    """Load the job from a file, once per process however many clients it serves."""
     return Job.load(Path(path))
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What a framework made of the job: seconds of each round, and the accuracy (in percent) after the last."""
+    """A framework's result on the job: seconds of each round, and the accuracy (in percent) after the last."""
 
     version: str
     seconds: list[float]
@@ -102,7 +102,7 @@ class Timing:
 
     @classmethod
     def from_output(cls, output: str) -> Self | None:
-        """Read from what a peer printed, of which only one line is its own; None where that line is missing."""
+        """Read the timing from what a peer printed, among other lines; None if its line is missing."""
         for line in reversed(output.splitlines()):
             if line.startswith('{"version"'):
                 return cls(**json.loads(line))

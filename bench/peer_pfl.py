@@ -5,8 +5,8 @@
 
 Set up as pfl's guide to fast simulations says: samples as tensors in memory, users weighted by their samples so that processes are equally
 busy, evaluation in large batches and shared among the processes; pfl's own training metrics are switched off (save in the first
-round, where they cannot be). Alone the process has a thread for each core; under torchrun, which the guide prefers, there is a process
-with one thread for each core.
+round, where they cannot be). A single process has one thread per core; under torchrun, which the guide prefers, there is one process
+with one thread per core.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Learner(nn.Module):
 
 
 class Batches(PyTorchTensorDataset):
-    """A client's training samples, dealt into batches as the job wants it."""
+    """A client's training samples, batched as the job asks."""
 
     def __init__(self, job: Job, client: int) -> None:
         super().__init__(job.clients[client][:2], user_id=str(client))
@@ -65,7 +65,7 @@ class Batches(PyTorchTensorDataset):
 
 
 class Stopwatch(TrainingProcessCallback):
-    """Notes the time and the accuracy at the end of each round; comes after the evaluation."""
+    """Record the time and the accuracy at the end of each round; runs after the evaluation."""
 
     def __init__(self) -> None:
         self.times: list[float] = []

@@ -1,20 +1,20 @@
-"""Seconds a round of FedAvg in FedTailor, in Apple's pfl and in Flower's simulation, beside the bare PyTorch loop.
+"""Compare seconds per round of FedAvg in FedTailor, in Apple's pfl, in Flower's simulation and in the bare PyTorch loop.
 
     FEDTAILOR_DATA=… python -m bench.peers --json peers.json
-    FEDTAILOR_DATA=… python -m bench.peers --json peers.json --fraction 0.02 --rounds 2      # a quick look whether all of it runs
+    FEDTAILOR_DATA=… python -m bench.peers --json peers.json --fraction 0.02 --rounds 2      # a quick check that everything runs
 
-All do the same job: 20 % of Fashion-MNIST dealt to 20 clients (Dirichlet 0.1), the CNN of `bench.bare` from the same first weights, one
-epoch of SGD for everyone (batch 10, lr 0.005, no ragged last batch), the mean by samples, and its accuracy on the test samples of all
-clients. Only the order of samples is each one's own, so the accuracies after the last round must agree within 3 points; else the work
-was not the same, and the command fails after showing the table. (With few samples all are still at chance, and agreeing proves little.)
+All do the same job: 20 % of Fashion-MNIST dealt to 20 clients (Dirichlet 0.1), the CNN of `bench.bare` from the same initial weights, one
+epoch of SGD per client (batch 10, lr 0.005, no incomplete last batch), the mean weighted by samples, and its accuracy on the test samples
+of all clients. Only the order of samples differs, so the accuracies after the last round must agree within 3 points; else the work was not
+the same, and the command fails after showing the table. (With few samples all are still at chance, and agreement proves little.)
 
-Everyone has all cores. The bare loop, FedTailor (engine=processes) and Flower have a process with one thread for each core. pfl is timed
-twice: as one process with a thread for each core, and with a process for each core under torchrun. So is FedTailor: with the very module
-that the others train, and with its own `net=cnn`, the same function computed in a faster order. What else was chosen for a peer is said
-in `bench/peer_pfl.py` and `bench/peer_flower.py`. Machines are noisy: all run one after the other, then once more in the opposite order,
-and of each the shortest round counts, without the first of either run.
+Each framework has all cores. The bare loop, FedTailor (engine=processes) and Flower have one process with one thread per core. pfl is timed
+twice: as one process with one thread per core, and as one process per core under torchrun. So is FedTailor: with the module that the others
+train, and with its own `net=cnn`, the same function computed in a faster order. What else was chosen for a peer is described in
+`bench/peer_pfl.py` and `bench/peer_flower.py`. Machines are noisy: all run one after the other, then once more in the opposite order, and
+the shortest round of each counts, without the first round of either run.
 
-A peer is installed on first use, each into an environment of its own below --venv (1 to 2 GB, some minutes); one that cannot be
+Each peer is installed on first use into an environment of its own below --venv (1 to 2 GB, some minutes); one that cannot be
 installed or does not run is listed with the reason.
 """
 
@@ -47,8 +47,8 @@ from fedtailor import Config, Federation, Simulation
 from fedtailor.errors import FedTailorError
 
 HERE = Path(__file__).parent.parent
-TOLERANCE = 3.0  # points of accuracy that another order of samples may make
-LIMIT = 1200  # seconds; where Ray fails to start, Flower was seen to wait on
+TOLERANCE = 3.0  # points of accuracy by which another order of samples may differ
+LIMIT = 1200  # seconds; Flower was seen to hang where Ray fails to start
 TORCHRUN = ("torch.distributed.run", "--standalone", f"--nproc-per-node={CORES}", "-m")
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -60,7 +60,7 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Peer:
-    """A framework to install as `package` into the environment `name`, and the module that does the job in it."""
+    """A framework to install as `package` into the environment `name`, and the module that runs the job in it."""
 
     name: str
     package: str
@@ -139,7 +139,7 @@ def job_of(federation: Federation, config: Config) -> Job:
 
 
 def in_turns(contestants: Mapping[str, Callable[[], Timing]]) -> dict[str, list[Timing] | str]:
-    """Everyone's timings, taken forwards and then backwards lest a slow spell of the machine hurt one alone; or why there are none."""
+    """Time all, forwards and then backwards so that a slow spell does not hit one alone; return timings, or the reason for none."""
     found: dict[str, list[Timing] | str] = {name: [] for name in contestants}
     for name in [*contestants, *reversed(list(contestants))]:
         timings = found[name]
@@ -159,9 +159,9 @@ def bare(job: Job) -> Timing:
 
 
 def ours(job: Job, trial: Simulation) -> Timing:
-    """FedTailor's; its flat vector has the order of the job's, with its own net, too."""
+    """Time FedTailor; its flat vector has the same order as the job's, with its own net, too."""
     trial.server.state["model"] = job.start.clone()
-    accuracies = (record["accuracy"] for record in trial)  # each one taken runs a round
+    accuracies = (record["accuracy"] for record in trial)  # each next() runs a round
     timing = timed(accuracies.__next__, job.rounds, f"fedtailor {version('fedtailor')}")
     trial.close()
     return timing
@@ -195,7 +195,7 @@ def run(peer: Peer, python: Path, job: Path) -> Timing:
     except subprocess.TimeoutExpired:
         raise NotAvailable(f"it was not done after {LIMIT // 60} minutes") from None
     finally:
-        with suppress(ProcessLookupError):  # as a rule none is left, but Ray's servers outlive a peer that gave up
+        with suppress(ProcessLookupError):  # usually none is left, but Ray's servers outlive a peer that gave up
             os.killpg(process.pid, signal.SIGTERM)
     timing = Timing.from_output(output)
     if timing is None:
@@ -204,7 +204,7 @@ def run(peer: Peer, python: Path, job: Path) -> Timing:
 
 
 def environment(folder: Path, packages: list[str]) -> Path:
-    """The Python of an environment with these packages, made unless it is there; a note of them says that it is whole."""
+    """Return the Python of an environment with these packages, made if missing; a file that lists them marks it as complete."""
     folder = folder.absolute()
     python, note = folder / "bin" / "python", folder / "installed.txt"
     wanted = "\n".join(packages)
@@ -222,20 +222,20 @@ def environment(folder: Path, packages: list[str]) -> Path:
 
 
 def torch_pin() -> str:
-    """The tested release, of which pip finds the same build as for FedTailor itself; a looser range may end in gigabytes of CUDA."""
+    """Pin the tested release, so that pip finds the same build as for FedTailor; a looser range may download gigabytes of CUDA."""
     lines = (HERE / "constraints.txt").read_text().splitlines()
     return next(line for line in lines if line.startswith("torch=="))
 
 
 def reason(log: str) -> str:
-    """The line of a log that says most: the last that names an error, else the last with words."""
+    """Return the most informative line of a log: the last that names an error, else the last with letters."""
     lines = [line.strip() for line in log.splitlines() if any(c.isalpha() for c in line)]
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or ["it left no message"])[-1]
 
 
 def compared(found: Mapping[str, list[Timing] | str]) -> dict[str, dict[str, Any]]:
-    """Each one's shortest round after the first, in seconds and in rounds of the bare loop, and whether it did the bare loop's work."""
+    """Return each one's shortest round after the first, in seconds and relative to the bare loop, and whether it did the same work."""
     rows: dict[str, dict[str, Any]] = {}
     for name, timings in found.items():
         if isinstance(timings, str):

@@ -1,10 +1,10 @@
-"""Seconds a round of each method, beside a bare PyTorch loop that does FedAvg's SGD steps and evaluation with nothing around them.
+"""Time the rounds of each method beside a bare PyTorch loop that does only FedAvg's SGD steps and evaluation.
 
     python -m bench.rounds --methods fedavg,fedrep --repeats 3 --json rounds.json
-    python -m bench.rounds --methods fedavg --same-net          # what the framework costs or saves, the net's form apart
+    python -m bench.rounds --methods fedavg --same-net          # what the framework costs or saves, with the same net
     FEDTAILOR_DATA=… python -m bench.rounds data=fashion-mnist data.fraction=0.2 net=cnn
 
-Without words it runs on 20 % of Fashion-MNIST where that is at hand, else on random images of the same shape. Machines are noisy: each
+Without overrides it runs on 20 % of Fashion-MNIST if available, else on random images of the same shape. Machines are noisy: each
 method's rounds and the bare loop's are timed in turns, the shortest of the repeats counts, and the ratio is what to compare. The bare
 loop has as many processes as there are cores, one thread each, and so has FedTailor.
 """
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def against(bare: BareLoop, federation: Federation, config: Config, repeats: int) -> dict[str, float]:
-    """One method's rounds and the bare loop's in turns, close together in time: the machine's speed drifts within minutes."""
+    """Time one method's rounds and the bare loop's in turns, close together: the machine's speed drifts within minutes."""
     run = simulation(federation, config)
     times = in_turns({"bare": bare.round, "method": run.step}, repeats)
     run.close()
@@ -76,7 +76,7 @@ def against(bare: BareLoop, federation: Federation, config: Config, repeats: int
 
 
 def federation_of(config: Config, given: list[str]) -> Federation:
-    """The data asked for; without Fashion-MNIST at hand, noise of its shape, dealt to as many clients (times do not depend on pixels)."""
+    """Return the requested data; without Fashion-MNIST, noise of its shape for as many clients (times do not depend on pixels)."""
     try:
         return config.federation()
     except FedTailorError:
@@ -93,7 +93,7 @@ def federation_of(config: Config, given: list[str]) -> Federation:
 
 
 def simulation(federation: Federation, config: Config, net: nn.Module | None = None) -> Simulation:
-    """What the config says, with another net if one is given."""
+    """Make the simulation of a config, with another net if one is given."""
     settings = config.settings
     return Simulation(
         federation,
@@ -107,7 +107,7 @@ def simulation(federation: Federation, config: Config, net: nn.Module | None = N
 
 
 def in_turns(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """The shortest time of each, after one round to warm up; the order turns round each time."""
+    """Return the shortest time of each, after one warm-up round; the order is reversed each time."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(repeats + 1):
         for name in list(works)[:: 1 if turn % 2 else -1]:

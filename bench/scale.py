@@ -1,11 +1,11 @@
-"""Many clients: memory, what a round costs with more clients that do not take part, and what a client costs beside its SGD steps.
+"""Measure many clients: memory, the cost of clients that do not take part, and the cost of a client beyond its SGD steps.
 
     python -m bench.scale --clients 10000 --methods fedavg,fedrep,ditto --json scale.json
 
 Three measurements, on random data:
-- participation: 100 clients a round of N, the papers' CNN, 20 samples each; seconds a round and memory (of all processes, each shared page
-  counted once), beside the same with N/10 clients: the ratio of the two is what clients that do not take part cost.
-- overhead: FedAvg, 1,000 clients with a tiny net and one batch each; milliseconds a client and round beyond the same steps and forward
+- participation: 100 of N clients per round, the papers' CNN, 20 samples each; seconds per round and memory (of all processes, each shared
+  page counted once), beside the same with N/10 clients: the ratio of the two is what clients that do not take part cost.
+- overhead: FedAvg, 1,000 clients with a tiny net and one batch each; milliseconds per client and round beyond the same steps and forward
   passes in a bare loop.
 - long: 200 rounds; the last quarter's seconds and memory beside the first's.
 """
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def participation(name: str, few: Federation, many: Federation, rounds: int) -> dict[str, float]:
-    """Seconds of a round with 100 participants among few clients and among many, in turns, and memory with many."""
+    """Time rounds with 100 participants among few clients and among many, in turns, and measure memory with many."""
     runs = [
         Simulation(f, name, "cnn", join=PARTICIPANTS / len(f.clients), eval_every=10**6, rounds=10**6)
         for f in (few, many)
@@ -110,7 +110,7 @@ def long_run(name: str, rounds: int) -> dict[str, float]:
 
 
 def bare_steps(net: nn.Module, clients: list[tuple[torch.Tensor, ...]]) -> None:
-    """One step and one forward pass a client, and nothing else."""
+    """Do one step and one forward pass per client, and nothing else."""
     parameters: list[torch.Tensor] = list(net.parameters())
     for x, y, test_x, _ in clients:
         gradients = torch.autograd.grad(F.cross_entropy(net(x), y), parameters)
@@ -133,7 +133,7 @@ def vectors(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def memory(run: Simulation) -> float:
-    """MiB of this process and the run's workers; a page that several share counts for each with its share."""
+    """Return MiB of this process and the run's workers; shared pages are divided among the processes that share them."""
     workers = [p.pid for p in run.engine.processes] if isinstance(run.engine, Processes) else []
     total = 0
     for pid in (os.getpid(), *workers):

@@ -1,12 +1,12 @@
-"""Seconds the server spends on one round of each method: on what it sends to every participant, and on what it makes of their replies.
+"""Time the server in one round of each method: making what it sends to every participant, and aggregating their replies.
 
     python -m bench.server --clients 1000 --json server.json
     python -m bench.server --methods fedamp,fedsimsup --threads 2 join=0.5
 
-No training is timed. A few clients train on noise, and what they send, slightly shaken, stands for the replies of all; the net is a LeNet
+No training is timed. A few clients train on noise, and their replies, slightly perturbed, stand for the replies of all; the net is a LeNet
 with 62,000 weights, 120 features and 10 classes. PerAda and HEART-PFL are timed only if named, such as perada:akt_steps=5: their servers
-ask every participant's net about proxy samples, which takes minutes. FedPAC takes the longer the more clients are alike, as shaken ones
-are; with --trained 1000 all of them train, and it takes as long as in practice.
+ask every participant's net about proxy samples, which takes minutes. FedPAC takes longer the more alike clients are, as perturbed
+ones are; with --trained 1000 all of them train, and it takes as long as in practice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LONG = {"perada", "heart"}
 
 
 def noise(clients: int) -> Federation:
-    """Clients with images of noise in about three classes each, and a server with a few proxy samples."""
+    """Make clients with noise images in about three classes each, and a server with a few proxy samples."""
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (clients, SAMPLES, 3, 32, 32), dtype=np.uint8)
     y = np.take_along_axis(rng.integers(0, 10, (clients, 3)), rng.integers(0, 3, (clients, SAMPLES)), axis=1)
@@ -42,7 +42,7 @@ def noise(clients: int) -> Federation:
 
 
 def shaken(payload: Payload, rng: torch.Generator) -> Payload:
-    """Each number one per cent off, more or less; whole numbers and masks as they are."""
+    """Perturb each number by about one per cent; integers and masks stay as they are."""
     return {
         name: t * (1 + 0.01 * torch.randn(t.shape, generator=rng, dtype=t.dtype)) if t.is_floating_point() else t
         for name, t in payload.items()
@@ -50,7 +50,7 @@ def shaken(payload: Payload, rng: torch.Generator) -> Payload:
 
 
 def round_of(simulation: Simulation, number: int, trained: int) -> dict[str, float]:
-    """Seconds of all sends and of the aggregation of one round."""
+    """Return the seconds of all sends and of the aggregation of one round."""
     method, server = simulation.method, simulation.server
     server.begin(number)
     here = select(simulation.protocol, simulation.candidates, number).replying
@@ -71,7 +71,7 @@ def round_of(simulation: Simulation, number: int, trained: int) -> dict[str, flo
 
 
 def measured(name: str, federation: Federation, args: argparse.Namespace) -> dict[str, float]:
-    """The shortest round after the first, in which some methods have nothing to send yet."""
+    """Return the shortest round after the first, in which some methods have nothing to send yet."""
     config = Config.load(words=[*args.words, *method_overrides(name), f"rounds={args.repeats + 1}"])
     torch.set_num_threads(args.threads)
     simulation = Simulation(federation, config.method, LeNet(conv2=19), protocol=config.settings)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.torture import Result, __doc__, read_results, table
 
-# Each is a module of this package with a function run(share) that gives its results; share scales the number of tries.
+# Each is a module of this package whose function run(share) returns its results; share scales the number of tries.
 PARTS = ("configs", "files", "answers", "updates", "kills", "network")
 
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def write(path: Path, results: dict[str, list[Result]]) -> None:
-    """Put the parts that were run into a file beside those that it has already."""
+    """Write the parts that were run into a file, beside those already there."""
     known = read_results(path.read_text()) if path.exists() else {}
     known |= results
     plain = {part: [dataclasses.asdict(r) for r in known[part]] for part in PARTS if part in known}

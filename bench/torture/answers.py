@@ -1,6 +1,6 @@
-"""Answers of sites, mutated at random: each is used or refused by the site's name, and none ends the server's run.
+"""Randomly mutated replies of sites: each is used, or refused with the site's name, and none ends the server's run.
 
-Three sites are asked, of which the last answers with something mutated: the bytes that Flower carries, the records in them, or the site's
+Three sites are asked, and the last reply is mutated: the bytes that Flower carries, the records in them, or the site's
 description of itself. The other two must get through as if nothing had happened, within bounded time and memory.
 """
 
@@ -66,7 +66,7 @@ class Letterbox:
     """A Flower grid of three nodes within this process. It unpacks answers when they are pulled, as Flower's own does."""
 
     def __init__(self, spoil: Spoil, spoilt: Work) -> None:
-        """`spoil` is what becomes of the last node's answer to one kind of work."""
+        """Make the grid; `spoil` mutates the last node's reply to one kind of work."""
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
         self.spoil = spoil
         self.spoilt = spoilt
@@ -105,7 +105,7 @@ def honest(work: Work) -> RecordDict:
 
 
 def asked(rng: Random, mutate: Callable[[Random, Message], Callable[[], Message]]) -> str:
-    """Ask three sites for the same work; what went wrong, if anything."""
+    """Ask three sites for the same work; return what went wrong, if anything."""
     work = rng.choice(WORKS)
     checks = ReplyChecks(("model", "means", "classes", "known", "labels"), dict.fromkeys(range(3), (30, 10)), few=4)
     engine = Flower(post(lambda reply: mutate(rng, reply), work), checks, NAMES, {}, oldest=lambda: 0)
@@ -122,7 +122,7 @@ def asked(rng: Random, mutate: Callable[[Random, Message], Callable[[], Message]
 
 
 def described(rng: Random) -> str:
-    """Ask three sites who they are, and make a federation of what they say."""
+    """Ask three sites for their descriptions, and make a federation of them."""
     reply = description(rng, SITES[LIAR].plain())
     office = post(lambda honest: lambda: renewed(honest, reply), Work.DESCRIBE)
 
@@ -151,7 +151,7 @@ def post(spoil: Spoil, spoilt: Work) -> Transport:
 
 
 def unfit(work: Work, outcome: Outcome) -> str:
-    """Why an answer should not have passed, if so."""
+    """Return why a reply should have been refused, if so."""
     for name, tensor in outcome.up.items():
         if name in SENT and work is not Work.HELLO and kind(tensor) != kind(SENT[name]):
             return f"'{name}' of another kind passed"
@@ -167,7 +167,7 @@ def unfit(work: Work, outcome: Outcome) -> str:
 
 
 def named(name: str, said: list[str]) -> str:
-    """Whether one line says what was wrong with whom, and no refusal was due to memory running out."""
+    """Check that one line says what was wrong at which site, and that no refusal was due to memory running out."""
     if not any(name in line for line in said):
         return f"left out without a word of {name}: {said}"
     if any("MemoryError" in line for line in said):
@@ -180,7 +180,7 @@ def named(name: str, said: list[str]) -> str:
 
 
 def bounded(attempt: Callable[[list[str]], str]) -> str:
-    """What an attempt says, which is given what is logged; an exception, or too much time or memory, is a failure of its own."""
+    """Return what an attempt, given the logged lines, reports; an exception or too much time or memory also counts as a failure."""
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
@@ -193,7 +193,7 @@ def bounded(attempt: Callable[[list[str]], str]) -> str:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     resource.setrlimit(
         resource.RLIMIT_AS, (now + 4 * MEMORY, limits[1])
-    )  # what breaks its bounds shall not break the machine
+    )  # exceeding the bounds must not bring down the machine
     began = time.monotonic()
     try:
         fault = attempt(said)

@@ -1,4 +1,4 @@
-"""Mutated configs: a config file or key=value words either load, and then run or are refused in words, or are refused in words."""
+"""Mutated configs: a config file or key=value overrides either run, or are refused with a clear message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedtailor.experiment.simulation import Simulation
 from fedtailor.registry import options
 
 TRIES = 3000
-SMALL = 8  # numbers up to this make a run that takes a moment
+SMALL = 8  # numbers up to this make a short run
 ABSURD = """
 5 -1 0 1 2 0.5 -0.5 1e-300 1e308 1e309 -1e309 nan -nan inf -inf true false [] [[]] [1,2] [0,-1] [nan,nan] [0.1,1.0] {} {a=1} ''
 'x' "x" none None null 0x10 0b1 1_000 1979-05-27 1979-05-27T07:32:00Z cuda cuda:99 meta mps xla cpu:99 cpu hpu lazy sparse
@@ -66,7 +66,7 @@ def run(share: float) -> list[Result]:
     return [Result.of("a mutated config runs or is refused in words", outcomes)]
 
 
-Case = list[str] | bytes  # key=value words, or a config file
+Case = list[str] | bytes  # key=value overrides, or a config file
 
 
 def _attempt(case: Case, file: Path) -> str:
@@ -84,7 +84,7 @@ def _attempt(case: Case, file: Path) -> str:
 
 
 def _is_small(config: Config) -> bool:
-    """Whether a run of it takes a moment: digits and every number small, but for those that are the default."""
+    """Return whether its run is short: digits, and every number small or the default."""
     parts = (config.settings, config.method, config.partition, config.net, config.data_settings)
     given = [(o.default, getattr(part, o.name)) for part in parts for o in options(type(part))]
     usual = config.data.name == "digits" and config.settings.rounds <= SMALL and not config.data_settings.proxy
@@ -98,7 +98,7 @@ def _small(value: Any) -> bool:
 
 
 def _keys() -> list[str]:
-    """Every key there is: the plain ones, and each part's own."""
+    """Return every key: the plain ones, and the options of each part."""
     dotted = [
         f"{kind}.{o}" for kind, known in CHOICES.items() for cls in known.classes.values() for o in options_of(cls)
     ]
@@ -106,7 +106,7 @@ def _keys() -> list[str]:
 
 
 def _words(rng: random.Random) -> list[str]:
-    """A tiny run whose method and partition have a few options that may be, and often one that may not."""
+    """Return overrides of a tiny run with a few valid options of method and partition, and often an invalid one."""
     parts = {kind: rng.choice(sorted(CHOICES[kind].classes)) for kind in ("method", "partition")}
     words = ["data=digits", "data.fraction=0.05", "clients=2", "rounds=1", "net=mlp", "net.hidden=[4]"]
     words += [f"{kind}={name}" for kind, name in parts.items()]
@@ -121,14 +121,14 @@ def _words(rng: random.Random) -> list[str]:
 
 
 def _plausible(rng: random.Random, kind: str) -> str:
-    """A value that an option of this type may have, though perhaps not this option."""
+    """Return a value that is valid for this type of option, though perhaps not for this option."""
     if kind.startswith(("int", "float")):
         return rng.choice(("0", "1", "2", "3", "5", "0.5", "0.01", "0.99"))
     return rng.choice(kind.split(" | ")) if " | " in kind else rng.choice(("true", "false", "x", "[1]"))
 
 
 def _texts() -> list[str]:
-    """Complete config files, one for each net, with methods and partitions in turn."""
+    """Return complete config files, one per net, with methods and partitions in turn."""
     methods, partitions = (sorted(CHOICES[kind].classes) for kind in ("method", "partition"))
     tiny = ["data.fraction=0.05", "clients=2", "rounds=1"]
     return [
@@ -157,7 +157,7 @@ def _another_value(rng: random.Random, text: str) -> str:
 
 
 def _another_text(rng: random.Random, text: str) -> str:
-    """A value in quotation marks, as TOML has its escapes."""
+    """Replace a value by quoted text with TOML escapes."""
     lines = text.split("\n")
     at = rng.choice([i for i, line in enumerate(lines) if "=" in line] or [0])
     escaped = "".join(f"\\u{ord(sign):04x}" for sign in rng.choice(STRANGE + WORDS)[:200] if ord(sign) < 0x10000)

@@ -1,4 +1,4 @@
-"""Tries in processes of their own: one that hangs, crashes or takes too much memory is a failure and harms no other."""
+"""Run tries in separate processes: one that hangs, crashes or takes too much memory is a failure and harms no other."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import torch
 
 from fedtailor.errors import FedTailorError
 
-os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # before it is imported: its own reserves more than a try may take
+os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # before importing it: its default pool reserves too much
 
-SECONDS = 20  # of computing for one try
-PATIENCE = 240  # seconds for one try on a machine that does other things too
-MEMORY = 1 << 30  # bytes that the tries of one process may take beside what it starts with
+SECONDS = 20  # of CPU time for one try
+PATIENCE = 240  # seconds for one try on a busy machine
+MEMORY = 1 << 30  # bytes that the tries of one process may take beyond what it starts with
 BATCH = 50  # tries of one process
 
 
 def contained(tries: Sequence[Callable[[], str]], describe: Callable[[int], str]) -> Iterator[str]:
-    """What became of each try, in order: '' if it kept the promise, else what happened. `describe` names one by its number.
+    """Yield the outcome of each try, in order: '' if it kept the promise, else what happened. `describe` names a try by its number.
 
     A try returns '' or what is wrong; a FedTailorError is a kept promise, any other error is not.
     """
@@ -40,19 +40,19 @@ def contained(tries: Sequence[Callable[[], str]], describe: Callable[[int], str]
 
 
 def _in_a_child(tries: Sequence[Callable[[], str]]) -> tuple[list[str], str]:
-    """The outcomes of the tries until the child ended, and how it ended if it was killed."""
+    """Return the outcomes of the tries until the child ended, and how it ended if it was killed."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
         try:
             _limit_memory()
-            torch.set_num_threads(1)  # the parent's threads are not here
+            torch.set_num_threads(1)  # the parent's threads do not survive the fork
             logging.disable(logging.CRITICAL)
             warnings.simplefilter("ignore")
             with os.fdopen(write, "w", buffering=1) as report:
                 for one in tries:
-                    # Without a handler each ends the process, even inside a library.
+                    # Without a handler, each signal ends the process, even inside a library.
                     signal.setitimer(signal.ITIMER_PROF, SECONDS)
                     signal.alarm(PATIENCE)
                     report.write(json.dumps(_outcome(one)) + "\n")

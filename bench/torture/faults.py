@@ -1,6 +1,6 @@
-"""The command `fedtailor` in a process of its own in which something goes wrong at a chosen file event.
+"""Run the command `fedtailor` in a separate process in which something goes wrong at a chosen file event.
 
-The process is forked from one that has PyTorch imported, so a try takes a fraction of a second. File events are what changes a file or
+The process is forked from one that has PyTorch imported, so a try takes a fraction of a second. File events change a file or
 a name: opening for writing, each write and the middle of it, fsync, truncation, renaming, removing, making a folder.
 """
 
@@ -31,7 +31,7 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 @dataclass(frozen=True)
 class Fault:
-    """At the `at`-th file event the process is killed, or from then on the disk is full."""
+    """A fault: at the `at`-th file event the process is killed, or the disk is full from then on."""
 
     at: int
     full: bool = False
@@ -39,7 +39,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit code (negative: the signal), what it said, and how many file events there were."""
+    """The end of a command: its exit code (negative: the signal), its output, and the number of file events."""
 
     code: int
     said: str
@@ -47,7 +47,7 @@ class Ended:
 
     @property
     def clean(self) -> bool:
-        """Whether it did what it should, or said in words why not."""
+        """Whether it succeeded, or said clearly why not."""
         return self.code in (0, 130) or (self.code == 2 and "Error:" in self.said and "Traceback" not in self.said)
 
 
@@ -60,14 +60,14 @@ class Running:
 
     @classmethod
     def begin(cls, *words: str, fault: Fault | None = None) -> Running:
-        """Begin `fedtailor` with these words; the files that it writes are below the folder it is begun in."""
+        """Start `fedtailor` with these arguments; the files it writes are below the current folder."""
         handle, name = tempfile.mkstemp(prefix="fedtailor-torture-")
         sys.stdout.flush()
         process = os.fork()
         if process:
             os.close(handle)
             return cls(process, Path(name))
-        torch.set_num_threads(1)  # the threads of the parent, if it has computed anything, are not here
+        torch.set_num_threads(1)  # the parent's threads do not survive the fork
         os.dup2(handle, 1)
         os.dup2(handle, 2)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
@@ -86,7 +86,7 @@ class Running:
 
 
 def fedtailor_command(*words: str, fault: Fault | None = None) -> Ended:
-    """Carry out `fedtailor` with these words."""
+    """Run `fedtailor` with these arguments to its end."""
     return Running.begin(*words, fault=fault).end()
 
 
@@ -112,7 +112,7 @@ def _serve(words: tuple[str, ...], fault: Fault | None) -> int:
 
 
 class Events:
-    """Counts the file events of this process and does what a fault asks for. Workers forked from it are left in peace."""
+    """Count the file events of this process and trigger the fault. Workers forked from it are not affected."""
 
     def __init__(self, fault: Fault | None) -> None:
         self.fault = fault
@@ -120,7 +120,7 @@ class Events:
         self.process = os.getpid()
 
     def step(self, grows: bool = False) -> None:
-        """One event; `grows` if it needs room on the disk."""
+        """Count one event; `grows` says that it needs room on the disk."""
         if os.getpid() != self.process:
             return
         self.count += 1
@@ -148,7 +148,7 @@ class Events:
                 self.step()
         elif event in CHANGES and (
             self._ours(args[0]) or -1 not in args[1:]
-        ):  # rmtree names files by the handle of their folder
+        ):  # rmtree passes file names relative to a folder's handle
             self.step(grows=event == "os.mkdir")
 
     def _ours(self, path: Any) -> bool:
@@ -174,7 +174,7 @@ class Events:
         return counted
 
     def _saving(self, save_file: Callable[..., None]) -> Callable[..., None]:
-        """The writer of safetensors is not Python's: it writes a file of another name and renames it."""
+        """Wrap the writer of safetensors, which is not Python's: it writes a file of another name and renames it."""
 
         def save(tensors: Any, path: Path) -> None:
             self.step(grows=True)

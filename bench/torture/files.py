@@ -1,4 +1,4 @@
-"""Mutated data files: reading one gives sound numbers or an error that names the file, in seconds and in little memory."""
+"""Mutated data files: reading one gives valid numbers or an error that names the file, within seconds and little memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedtailor import limits
 from fedtailor.errors import FedTailorError
 
 TRIES = 3000
-SMALLER = 1 << 24  # bytes that count as a GB here, so that growth is found out on small files
+SMALLER = 1 << 24  # bytes that stand for a GB here, so that excess memory shows on small files
 HUGE = (0, 1, 255, 2**15, 2**16, 2**24, 2**31 - 1, 2**31, 2**32 - 1, 2**33, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 NUMBERS = (
     "nan",
@@ -131,7 +131,7 @@ def _blank(rng: random.Random, data: bytes) -> bytes:
 
 
 def _number(rng: random.Random, data: bytes) -> bytes:
-    """A number in binary, most often in a header or in the directory at the end."""
+    """Change a binary number, most often in a header or in the directory at the end."""
     form = rng.choice(("<I", ">I", "<Q", ">Q", "<H"))
     value = rng.choice(HUGE) % 256 ** struct.calcsize(form)
     at = rng.choice((rng.randrange(128), rng.randrange(len(data) + 1), max(0, len(data) - rng.randrange(300))))
@@ -139,7 +139,7 @@ def _number(rng: random.Random, data: bytes) -> bytes:
 
 
 def _digits(rng: random.Random, data: bytes) -> bytes:
-    """A number in writing, also in the header of an .npy file."""
+    """Change a number written as text, also in the header of an .npy file."""
     found = list(re.finditer(rb"\d+", data))
     if not found:
         return data
@@ -148,7 +148,7 @@ def _digits(rng: random.Random, data: bytes) -> bytes:
 
 
 def _inside(rng: random.Random, data: bytes) -> bytes:
-    """A mutation of what a gzipped file or an archive holds, packed again with sums that are right."""
+    """Mutate the contents of a gzipped file or an archive, packed again with correct checksums."""
     change = rng.choice(PLAIN)
     try:
         if data[:2] == b"\x1f\x8b":
@@ -169,14 +169,14 @@ def _inside(rng: random.Random, data: bytes) -> bytes:
 
 
 def _bomb(rng: random.Random, data: bytes) -> bytes:
-    """A few bytes that unpack to much more than the limit."""
+    """Return a few bytes that unpack to much more than the limit."""
     blank = bytes([rng.choice(b"\0,0}\n")]) * (8 * SMALLER)
     if data[:2] == b"PK":
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             archive.writestr(rng.choice(("x.npy", "data.npy")), blank)
         whole = packed.getvalue()
-        # Half of them say that they hold little.
+        # Half of them declare a small size.
         return whole if rng.random() < 0.5 else whole.replace(struct.pack("<I", len(blank)), struct.pack("<I", 1000))
     return gzip.compress(blank, 1, mtime=0)
 

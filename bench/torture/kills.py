@@ -1,7 +1,7 @@
-"""Whatever happens to a run, its folder ends as that of a run never disturbed, or says in one sentence why it cannot.
+"""Disturbed runs: whatever happens, the folder ends equal to that of an undisturbed run, or one sentence says why it cannot.
 
-Kills at file events and at random moments, again while it is resumed, a disk that is full from a file event on, files that are cut,
-changed or gone, and two processes that resume one folder at once.
+Tries kills at file events and at random moments, also during a resume, a disk that is full from a file event on, files that are cut,
+changed or deleted, and two processes that resume one folder at once.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from bench.torture.faults import Ended, Fault, Running, fedtailor_command
 from fedtailor import Config
 
 TINY = ("data=digits", "data.fraction=0.15", "clients=3", "partition=iid", "net=mlp", "epochs=1")
-# Private heads; closing steps; clients that tell the server something first.
+# Private heads; closing steps; clients that report to the server first.
 EVENTS = {"fedrep": (), "fedavg-ft": ("method.ft_epochs=2",), "fedsimsup": ()}
 HEART = ("partition=paired", "partition.reserve=0", "net=cnn", "method.akt_steps=1", "method.pgd_steps=2")
-SYSTEMS = {"pgfedsplit": (), "heart": HEART, "fedsimsup": (), "fedafk": (), "fedah": ()}  # with their words
+SYSTEMS = {"pgfedsplit": (), "heart": HEART, "fedsimsup": (), "fedafk": (), "fedah": ()}  # with their overrides
 PICTURES = (".png",)
 ALIKE = ("config.toml", "labels.json", "clients.jsonl", "clients.csv", "ledger.csv")
 
 
 @dataclass(frozen=True)
 class Study:
-    """A run never disturbed, and the words that begin another one like it."""
+    """An undisturbed run, and the arguments that start another one like it."""
 
     words: tuple[str, ...]
     whole: Path
@@ -53,20 +53,20 @@ class Study:
         return Running.begin(*self.words, "--out", str(folder), fault=fault)
 
     def carry_on(self, folder: Path, fault: Fault | None = None) -> Ended:
-        """What a user does next: resume the run, or where there is none, start it again."""
+        """Do what a user does next: resume the run or, if there is none, start it again."""
         if folder.exists():
             return fedtailor_command("run", "--resume", str(folder), fault=fault)
         return self.begin(folder, fault).end()
 
     def mended(self, folder: Path) -> str:
-        """Carry a run on to its end; what is wrong then, or nothing."""
+        """Carry a run on to its end; return what is wrong then, or an empty text."""
         ended = self.carry_on(folder)
         if ended.code:
             return f"resume: {_short(ended)}"
         return self.differs(folder)
 
     def differs(self, folder: Path) -> str:
-        """How a finished run differs from the one never disturbed, or nothing."""
+        """Return how a finished run differs from the undisturbed one, or an empty text."""
         here, there = _files(folder), _files(self.whole)
         if here != there:
             return f"files differ: {sorted(map(str, here ^ there))}"
@@ -130,7 +130,7 @@ def _full(studies: list[Study], share: float) -> Iterator[str]:
 
 
 def _moments(studies: list[Study], share: float, rng: random.Random) -> Iterator[str]:
-    """Half of the tries with worker processes, which the kill leaves behind for a moment."""
+    """Kill at random moments, half of the tries with worker processes, which outlive the kill for a moment."""
     for number in range(max(2, round(100 * share))):
         study = studies[number % len(studies)]
         engine = ("engine=inline", "engine=processes")[number // len(studies) % 2]
@@ -154,7 +154,7 @@ def _damage(studies: list[Study], share: float, rng: random.Random) -> Iterator[
         for state in ("killed", "finished"):
             source = _left(study) if state == "killed" else study.whole
             names = sorted(path for path in _files(source) if path.suffix not in (*PICTURES, ".lock"))
-            if state == "finished":  # nothing is read of models and checkpoints, nor written
+            if state == "finished":  # models and checkpoints are neither read nor written
                 names = [path for path in names if len(path.parts) == 1]
             cases = [
                 (name, spoil)
@@ -172,7 +172,7 @@ def _damage(studies: list[Study], share: float, rng: random.Random) -> Iterator[
 def _told_or_mended(study: Study, folder: Path) -> str:
     ended = study.carry_on(folder)
     if ended.code == 2 and ended.clean:
-        return ""  # told
+        return ""  # reported
     if ended.code:
         return _short(ended)
     differs = study.differs(folder)
@@ -196,7 +196,7 @@ def cut(path: Path, rng: random.Random) -> None:
 
 
 def changed(path: Path, rng: random.Random) -> None:
-    """Another digit for one digit, or where there is none, another byte."""
+    """Change one digit or, if there is none, one byte."""
     data = bytearray(path.read_bytes())
     digits = [i for i, byte in enumerate(data) if 48 <= byte < 58] or list(range(len(data)))
     if digits:
@@ -210,7 +210,7 @@ def gone(path: Path, rng: random.Random) -> None:
 
 
 def _left(study: Study) -> Path:
-    """The folder of a run killed while it saved its last checkpoint."""
+    """Make the folder of a run killed while it saved its last checkpoint."""
     folder = Path("whole") / f"left-{study.whole.name}"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(study.whole, folder)
@@ -223,7 +223,7 @@ def _left(study: Study) -> Path:
 
 
 def _set_engine(folder: Path) -> None:
-    """Compare with a run whose config says engine=inline: the numbers are the same."""
+    """Set engine=inline in the config, to compare with a run that used it: the numbers are the same."""
     config = folder / "config.toml"
     config.write_text(config.read_text().replace('engine = "processes"', 'engine = "inline"'))
 
@@ -255,7 +255,7 @@ def workplace() -> Iterator[None]:
     before = os.getcwd()
     with tempfile.TemporaryDirectory(prefix="fedtailor-torture-") as place:
         os.chdir(place)
-        Config.load(words=TINY).federation().plot("labels.png")  # what that imports, forked processes need not
+        Config.load(words=TINY).federation().plot("labels.png")  # import here what forked processes then need not
         try:
             yield
         finally:
@@ -264,7 +264,7 @@ def workplace() -> Iterator[None]:
 
 @contextmanager
 def _try() -> Iterator[Path]:
-    """A new place for one run."""
+    """Give a new folder for one run, and remove it afterwards."""
     place = Path(tempfile.mkdtemp(dir="."))
     try:
         yield place / "run"

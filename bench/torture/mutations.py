@@ -1,4 +1,4 @@
-"""Mutations of a site's answers: of the bytes that Flower carries, of the records in them, and of a site's description."""
+"""Mutations of a site's replies: of the bytes that Flower carries, of the records in them, and of a site's description."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 
 
 def wired(rng: Random, reply: Message) -> Callable[[], Message]:
-    """What Flower's grid unpacks when the bytes of one or more of the answer's objects are not as they were sent."""
+    """Mutate the bytes of one or more of the reply's objects; return what Flower's grid then unpacks."""
     objects = get_all_nested_objects(reply)
     contents = {id: bytearray(item.deflate()) for id, item in objects.items()}
     for _ in range(rng.randint(1, 3)):
@@ -54,7 +54,7 @@ def _insert(rng: Random, data: bytearray, contents: dict[str, bytearray]) -> Non
 
 
 def _text(rng: Random, data: bytearray, contents: dict[str, bytearray]) -> None:
-    """Put something nasty for a word of the JSON or the head of an object."""
+    """Replace a word of the JSON or the head of an object by something malicious."""
     words = [
         b'"numpy.ndarray"',
         b"[0]",
@@ -85,7 +85,7 @@ def _text(rng: Random, data: bytearray, contents: dict[str, bytearray]) -> None:
 
 
 def _bomb(rng: Random, data: bytearray, contents: dict[str, bytearray]) -> None:
-    """An array that says it is made of its one chunk a million times."""
+    """Make an array claim to consist of its one chunk a million times."""
     for item in contents.values() if rng.random() < 0.1 else ():
         at = item.find(b'"arraychunk_ids": [0]')
         if at >= 0:
@@ -99,7 +99,7 @@ WIRE = (_flip, _flip, _cut, _splice, _swap, _insert, _text, _text, _bomb)
 
 
 def recorded(rng: Random, reply: Message) -> Callable[[], Message]:
-    """An answer whose records hold something else, be it what no typed record would."""
+    """Mutate the records of a reply, also to what no typed record would hold."""
     for _ in range(rng.randint(1, 2)):
         rng.choice(RECORDS)(rng, reply.content)
     return lambda: reply
@@ -165,7 +165,7 @@ SHAPES = ("(500,)", "()", "(499,)", "(1000000000000,)", "(-500,)", "(500, 0)", "
 
 
 def _header(rng: Random, content: RecordDict) -> None:
-    """A NumPy file with another header."""
+    """Change the header of a NumPy file."""
     descr = repr(rng.choice(DTYPES)) if rng.random() < 0.7 else "'<f4'"
     order = rng.choice(("False", "False", "True", "0", "None", "not True", "__import__('os')"))
     head = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {rng.choice(SHAPES)}, }}"
@@ -192,7 +192,7 @@ def _header(rng: Random, content: RecordDict) -> None:
 
 
 def _npy(rng: Random, content: RecordDict) -> None:
-    """A NumPy file with bytes changed, or none at all."""
+    """Change bytes of a NumPy file, or send something else in its place."""
     entry = _entry(rng, content)
     data = bytearray(entry.data if entry is not None else b"\x93NUMPY")
     match rng.randrange(7):
@@ -221,7 +221,7 @@ def _zipped() -> bytes:
 
 
 def _fields(rng: Random, content: RecordDict) -> None:
-    """An array whose own fields say something else than its bytes."""
+    """Make an array's fields contradict its bytes."""
     entry = _entry(rng, content)
     if entry is not None:
         match rng.randrange(3):
@@ -234,7 +234,7 @@ def _fields(rng: Random, content: RecordDict) -> None:
 
 
 def _values(rng: Random, content: RecordDict) -> None:
-    """An array that is one, but not the one to send."""
+    """Send a valid array, but not the expected one."""
     wide = rng.choice((np.zeros(500, np.float32), np.full(500, np.nan, np.float32), np.full(500, np.inf), np.zeros((500, 1)),
                        np.zeros(400_000, np.int8), np.full((), 3.0), np.zeros((1,) * 32), np.zeros(500, np.complex64),
                        np.zeros(500, np.uint16), np.asfortranarray(np.ones((25, 20))), np.zeros((0, 7)), np.zeros(500, "S3")))  # fmt: skip
@@ -242,7 +242,7 @@ def _values(rng: Random, content: RecordDict) -> None:
 
 
 def _named(rng: Random, content: RecordDict) -> None:
-    """Entries under other names, or by the thousand."""
+    """Add entries under odd names, or thousands of them."""
     record = rng.choice(("payload", "logged", "numbers"))
     filler: Any = Array(np.zeros(3, np.float32)) if record == "payload" else 1.0
     found = _record(content, record, ArrayRecord if record == "payload" else MetricRecord)
@@ -277,7 +277,7 @@ def _lost(rng: Random, content: RecordDict) -> None:
 
 
 def _other(rng: Random, content: RecordDict) -> None:
-    """A record of another kind, or one that no answer has."""
+    """Send a record of another kind, or one that no reply has."""
     name = rng.choice(("payload", "numbers", "logged", "more", "call", rng.choice(TEXTS)))
     content.__dict__["_data"][name] = rng.choice((
         ConfigRecord({"plain": "x" * rng.choice((1, 400_000))}),
@@ -290,7 +290,7 @@ def _other(rng: Random, content: RecordDict) -> None:
 
 
 def _bare(rng: Random, content: RecordDict) -> None:
-    """What no typed record would hold."""
+    """Put in what no typed record would hold."""
     records = [record for record in content.values() if isinstance(record, MetricRecord | ArrayRecord)]
     data = rng.choice([content, *records]).__dict__["_data"]
     data[rng.choice(("payload", "numbers", "logged", "model", "samples", "mu"))] = rng.choice(
@@ -358,7 +358,7 @@ LIES: dict[str, tuple[Any, ...]] = {
 
 
 def description(rng: Random, plain: dict[str, Any]) -> RecordDict:
-    """A site's description with lies in it, or something else in its place."""
+    """Falsify a site's description, or replace it by something else."""
     for _ in range(rng.choice((1, 1, 2))):
         field = rng.choice(sorted(LIES))
         plain[field] = rng.choice(LIES[field])

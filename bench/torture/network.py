@@ -1,7 +1,7 @@
-"""Attacks on a federation over the network: by somebody who has only the authority's certificate, and by a site that turned hostile.
+"""Attacks on a federation over the network, by an outsider who has only the authority's certificate and by a hostile site.
 
 The server and its honest sites are real processes on the loopback network, and their run has to finish with the numbers that it would
-have had in peace.
+have had without attacks.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _attacked(scratch: Path, rounds: int) -> list[Result]:
 
 
 def unserved(target: Target) -> str:
-    """Make the call that a site starts with, as it should be: it shows that the attacks did reach the server."""
+    """Make a site's first call correctly, to show that the attacks did reach the server."""
     key = private_key(target.site / "node.key")
     call = ActivateNodeRequest(public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=10)
     status, answer = _call(target, CALLS[0], call.SerializeToString(), _own(target), _signed(key))
@@ -156,7 +156,7 @@ def unserved(target: Target) -> str:
 
 
 def _differs(folder: DeployFolder, scratch: Path) -> str:
-    """The attackers only tried doors, and the third site answers as it should: nothing may have changed."""
+    """Return how the run differs from one without attacks: the third site replies correctly, so nothing may have changed."""
     start(folder.settings()[1], scratch / "peace")
     quiet, attacked = (
         [(r["accuracy"], r["replied"], r["train_loss"]) for r in read_lines(run / "metrics.jsonl")]
@@ -168,7 +168,7 @@ def _differs(folder: DeployFolder, scratch: Path) -> str:
 
 
 def _flower_commands(target: Target) -> Iterator[str]:
-    """Flower's own programs, as somebody would use them who has read its documentation."""
+    """Try Flower's own programs, as its documentation describes them."""
     home = target.scratch / "flwr"
     home.mkdir(exist_ok=True)
     connection = f'[superlink.x]\naddress = "{HERE}:{target.port}"\nroot-certificates = "{target.ca}"\n'
@@ -192,7 +192,7 @@ def _flower_commands(target: Target) -> Iterator[str]:
     node = [_program("flower-supernode"), "--root-certificates", str(target.ca), "--superlink", f"{HERE}:{target.port}"]
     node += ["--max-retries", "0", "--host", HERE, "--port", str(free_port())]
     with subprocess.Popen(node, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as tried:
-        _wait_for(lambda: tried.poll() is not None, 20)  # it may go on trying
+        _wait_for(lambda: tried.poll() is not None, 20)  # it may keep trying
         stop([tried])
         assert tried.stdout is not None
         yield "a node of an outsider got in" if "SuperNode ID" in tried.stdout.read() else ""
@@ -232,7 +232,7 @@ def _call(
     headers: dict[str, str] | None = None,
     method: str = "POST",
 ) -> tuple[int, str]:
-    """Status and answer of one request; 0 where the connection was refused before any answer."""
+    """Return status and body of one request; status 0 if the connection was refused before any response."""
     line: http.client.HTTPConnection
     if context is None:
         line = http.client.HTTPConnection(HERE, target.port, timeout=5)
@@ -265,7 +265,7 @@ def _own(target: Target) -> ssl.SSLContext:
 
 
 def _forged(target: Target) -> ssl.SSLContext:
-    """A certificate that says what a site's says, of another authority."""
+    """Make a certificate with a site's contents, signed by another authority."""
     folder = target.scratch / "forged"
     folder.mkdir(exist_ok=True)
     make_authority(folder)

@@ -1,4 +1,4 @@
-"""Small valid files of every kind that is read, each with how it is read: what mutations start from."""
+"""Small valid files of every kind that is read, each with its reader; mutations start from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAMPLES = 24
 
 @dataclass(frozen=True)
 class Kind:
-    """Writes its files into a folder, and reads that folder into the tensors that training would see."""
+    """A kind of file: writes its files into a folder, and reads that folder into the tensors that training would see."""
 
     name: str
     write: Callable[[Path], None]
@@ -39,7 +39,7 @@ class Kind:
 
 
 def federation_of(data: str, partition: str = "iid", **options: Any) -> Callable[[Path], list[Tensor]]:
-    """Read a source below a folder, and deal it."""
+    """Return a function that reads a source below a folder, and deals it."""
 
     def read(root: Path) -> list[Tensor]:
         given = {key: str(root / value) if key == "path" else value for key, value in options.items()}

@@ -1,4 +1,4 @@
-"""One client against the others: spoilt updates, broken features, rates at which training diverges; and that nobody honest is left out."""
+"""One client against the others: malicious updates, broken features, diverging learning rates; and no honest client is left out."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ from fedtailor.methods import Method, methods
 from fedtailor.nets.mlp import MLP
 
 CLIENTS, CLASSES, FEATURES, TEST = 10, 5, 8, 20
-BAD = CLIENTS - 1  # the client that is not like the others
-DROP = 0.1  # accuracy that the others may lose: they do without one client's samples
+BAD = CLIENTS - 1  # the misbehaving client
+DROP = 0.1  # accuracy that the others may lose, since they lack one client's samples
 NET = MLP(hidden=(16,))
-OPTIONS: dict[
-    str, dict[str, Any]
-] = {  # the server's training cut short, on features, which an attack on pixels does not fit
+OPTIONS: dict[str, dict[str, Any]] = {  # short training at the server; no attack on pixels, since samples are features
     "perada": {"akt_steps": 5, "akt_batch": 16},
     "heart": {"akt_steps": 5, "akt_batch": 16, "hda": False, "views": "clean"},
 }
@@ -37,7 +35,7 @@ EVERY = sorted(name for name, cls in methods.classes.items() if cls.__module__.s
 
 Spoil = Callable[
     [Tensor, Tensor, int], Tensor
-]  # (what was sent or zeros, what is answered, times its share of samples fits in)
+]  # (what was sent or zeros, the reply, the number of clients) -> the spoilt reply
 
 STOPPED: dict[str, Spoil] = {
     "times 1e6": lambda sent, up, _: sent + 1e6 * (up - sent),
@@ -80,7 +78,7 @@ def _not_promised(what: str, outcomes: Iterable[str]) -> Result:
 
 
 class Spoiling(Inline):
-    """One client answers each call for training with what it likes."""
+    """An engine in which one client replies to each training call with a spoilt update."""
 
     def __init__(self, worker: Worker, spoil: Spoil) -> None:
         super().__init__(worker)
@@ -124,7 +122,7 @@ def _fast(name: str, lr: float) -> str:
     with _heard() as lines:
         simulation = _simulation(_federation(name), name, lr=lr).run()
     told = len([line for line in lines if "diverged" in line])
-    learns = _accuracy(simulation) >= _usual(name, simulation.protocol.rounds) - DROP  # pFedFDA does, at a rate of 1000
+    learns = _accuracy(simulation) >= _usual(name, simulation.protocol.rounds) - DROP  # pFedFDA does, at lr=1000
     if told > 2 or not (told or learns):
         return f"{name}, lr={lr:g}: divergence was told in {told} lines"
     return "" if _is_finite(simulation) else f"{name}, lr={lr:g}: the server's state is not finite"
@@ -136,7 +134,7 @@ def _uneven(name: str) -> str:
 
 
 def _settled(name: str) -> str:
-    """Most clients have one class and soon nothing left to learn; the others go on."""
+    """Check that nobody is left out when most clients have one class and soon nothing left to learn."""
     one = np.eye(CLASSES)[np.arange(CLIENTS - 3) % CLASSES]
     skews = [*one, *np.full((3, CLASSES), 1 / CLASSES)]
     lr = 0.1 if name == "pfedme" else 0.5  # pFedMe diverges where λ·lr is above 2
@@ -149,7 +147,7 @@ def _left_out(simulation: Simulation, name: str) -> str:
 
 
 def _harm(name: str, simulation: Simulation) -> str:
-    """What one client did to the others, if anything."""
+    """Return the harm that one client did to the others, if any."""
     try:
         simulation.run()
     except Exception as problem:
@@ -165,7 +163,7 @@ def _is_finite(simulation: Simulation) -> bool:
 
 
 def _accuracy(simulation: Simulation) -> float:
-    """The mean over all clients but the one that is not like the others."""
+    """Return the mean accuracy over all clients but the misbehaving one."""
     return float(np.mean([score.accuracy for i, score in simulation.scores.items() if i != BAD]))
 
 
@@ -188,7 +186,7 @@ def _method(name: str) -> Method:
 def _federation(
     name: str, sizes: Sequence[int] = (40,) * CLIENTS, skews: Sequence[np.ndarray] | None = None
 ) -> Federation:
-    """Clients with skewed labels and so many training samples; some samples at the server, for methods that need them."""
+    """Make clients with skewed labels and these sizes; with some samples at the server for methods that need them."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(CLASSES, FEATURES)) * 1.2
 
@@ -207,7 +205,7 @@ def _federation(
 
 @contextmanager
 def _heard() -> Iterator[list[str]]:
-    """What is logged meanwhile, which then does not reach the terminal."""
+    """Collect what is logged meanwhile, and keep it off the terminal."""
     lines: list[str] = []
 
     class Ear(logging.Handler):

@@ -75,10 +75,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is asked for: PyTorch takes seconds to import, and not all that is in here needs it."""
+    """Import a name on first use: PyTorch takes seconds to import, and not every name needs it."""
     if name == "__version__":
         return import_module("importlib.metadata").version("fedtailor")
-    if name in ("methods", "nets"):  # folders that are registries as well: ft.methods.register
+    if name in ("methods", "nets"):  # packages that are also registries: ft.methods.register
         return import_module(f"fedtailor.{name}")
     if name in _HOMES:
         return getattr(import_module(f"fedtailor.{_HOMES[name]}"), name)
@@ -92,6 +92,6 @@ def __dir__() -> list[str]:
 
 
 def _method_classes() -> dict[str, Any]:
-    """Every method's class by its name: ft.FedRep."""
+    """Return every method's class by its name, as in ft.FedRep."""
     found = import_module("fedtailor.methods").methods.classes.values()
     return {cls.__name__: cls for cls in found}

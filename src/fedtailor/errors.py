@@ -1,4 +1,4 @@
-"""The one exception meant for people: it says what was wrong, where, and what to do; the command line shows it without a traceback."""
+"""The exception for user errors: it says what was wrong, where, and what to do; the command line shows it without a traceback."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 
 class FedTailorError(Exception):
-    """A mistake the user can mend: a misspelled key, a missing file, an impossible request."""
+    """A mistake that the user can fix: a misspelled key, a missing file, an impossible request."""
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
-    """' Did you mean …?' when something allowed is close to `word`, else an empty string."""
+    """Return ' Did you mean …?' if an allowed word is close to `word`, else an empty string."""
     close = difflib.get_close_matches(word.lower(), list(allowed), n=1, cutoff=0.5)
     return f" Did you mean '{close[0]}'?" if close else ""

@@ -1,4 +1,4 @@
-"""Files written whole or not at all; a disk that is full or refuses is reported in one sentence."""
+"""Atomic file writing; a full or read-only disk is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fedtailor.errors import FedTailorError
 
 
 class Unwritable(FedTailorError):
-    """A file could not be written: the disk is full or read-only, or the place is not ours."""
+    """A file could not be written: the disk is full or read-only, or permission is missing."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Report what the disk refuses while `path` is being written."""
+    """Report disk errors while `path` is being written as `Unwritable`."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -33,7 +33,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a draft beside `path`, with the same ending, that takes its place once it is complete and on the disk."""
+    """Yield a draft beside `path`, with the same suffix, that replaces it once complete and flushed to disk."""
     draft = path.with_name(f".draft-{path.name}")
     with writing(path):
         try:
@@ -56,7 +56,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder if it is not there yet, and see that files can be written into it."""
+    """Make a folder if it does not exist, and check that files can be written into it."""
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path) as file:
@@ -64,9 +64,9 @@ def make_folder(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Have the disk keep a file, or the names in a folder, before anything is written that relies on it."""
+    """Flush a file, or the names in a folder, to disk before anything is written that relies on it."""
     if os.name == "nt" and path.is_dir():
-        return  # Windows opens no folders
+        return  # Windows cannot open folders
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

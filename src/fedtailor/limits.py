@@ -1,6 +1,6 @@
-"""How large a thing may be that a file or an option asks for: the absurd is refused before memory is taken for it.
+"""Limits on what a file or an option may ask for: absurd sizes are refused before memory is allocated.
 
-The limits are the same on every machine, so that a config either runs everywhere or nowhere; an environment variable raises each.
+The limits are the same on every machine, so that a config runs either everywhere or nowhere; an environment variable raises each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DEFAULTS = {"GB": 4, "CLASSES": 100_000, "TOKENS": 1_000_000}
 
 
 def limit(kind: str) -> int:
-    """The limit of a kind, as FEDTAILOR_MAX_<kind> or the default has it."""
+    """Return the limit of a kind: FEDTAILOR_MAX_<kind> if set, else the default."""
     variable = f"FEDTAILOR_MAX_{kind}"
     said = os.environ.get(variable, "")
     if not said:
@@ -26,12 +26,12 @@ def limit(kind: str) -> int:
 
 
 def limit_bytes() -> int:
-    """The most bytes that one file may unfold to, or one array or net may take."""
+    """Return the most bytes that one file may unpack to, or that one array or net may take."""
     return limit("GB") * GB
 
 
 def check_bytes(needed: int, what: object) -> None:
-    """Refuse what would take more memory than the limit; `what` names it."""
+    """Refuse anything that would take more memory than the limit; `what` names it in the error."""
     if needed > limit_bytes():
         raise too_large(what, f"{needed / GB:,.1f} GB", "GB", math.ceil(needed / GB))
 
@@ -43,7 +43,7 @@ def check_count(count: int, kind: str, what: object) -> None:
 
 
 def too_large(what: object, needed: str, kind: str, enough: int | None = None) -> FedTailorError:
-    """The error for what goes beyond a limit; `enough` is a limit that would do, if it is known."""
+    """Make the error for exceeding a limit; `enough` is a sufficient limit, if known."""
     unit = "GB" if kind == "GB" else kind.lower()
     raised = f"FEDTAILOR_MAX_{kind}={2 * limit(kind) if enough is None else enough}"
     return FedTailorError(

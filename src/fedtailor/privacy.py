@@ -1,4 +1,4 @@
-"""What a curious server could learn from what a client sends it, so that a site can decide which method it takes part in."""
+"""What a curious server could learn from a client's messages, so that a site can decide which methods to take part in."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ LEARNT = {
 
 
 def learnt(method: type[Method]) -> dict[str, str]:
-    """By entry that a method's clients send."""
+    """Return what each entry that a method's clients send reveals."""
     return {name: LEARNT[name] for name in method.up if name in LEARNT}

@@ -17,7 +17,7 @@ Key = int | str
 
 
 def derive(seed: int, *keys: Key) -> int:
-    """A 63-bit seed for the stream named by `keys`."""
+    """Derive a 63-bit seed for the stream named by `keys`."""
     digest = hashlib.blake2b(repr((seed, *keys)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -32,8 +32,8 @@ def numpy_stream(seed: int, *keys: Key) -> np.random.Generator:
 
 @contextmanager
 def seeded(seed: int, *keys: Key) -> Iterator[None]:
-    """Tie what torch draws on its own (initial weights, dropout) to a named stream, and leave the global generator as it was."""
-    # Not torch.manual_seed: without CUDA it files a traceback for later each time, half a millisecond and a leak.
+    """Seed torch's global generator (initial weights, dropout) from a named stream, and restore it afterwards."""
+    # Not torch.manual_seed: without CUDA, each call stores a traceback, half a millisecond and a leak.
     number = derive(seed, *keys)
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):

@@ -1,7 +1,7 @@
-"""Things found by name: methods, nets, partitions, data sets. Each is a frozen dataclass whose fields are its options.
+"""Registries of methods, nets, partitions and data sets. Each entry is a frozen dataclass whose fields are its options.
 
-A field made with `option` carries its meaning and bounds, so the command line's help, the check of a config and the docs all come
-from the one place where the field is written.
+A field made with `option` carries its meaning and bounds, so the command line's help, the validation of a config and the docs all come
+from the one place where the field is declared.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fedtailor.errors import FedTailorError, nearest
 
 T = TypeVar("T")
 
-_UNWRITABLE = re.compile("[\\0\ud800-\udfff]")  # half a character comes from a word that is no UTF-8
-MOST = 1e12  # of any number whose option has no bound of its own
-LONGEST = 4096  # characters of any text, as of a path
+_UNWRITABLE = re.compile("[\\0\ud800-\udfff]")  # a lone surrogate comes from an argument that is not UTF-8
+MOST = 1e12  # largest number for an option without a bound of its own
+LONGEST = 4096  # characters of any text, such as a path
 
 
 def option(
@@ -35,7 +35,7 @@ def option(
     above: float | None = None,
     at_most: float | None = None,
 ) -> Any:
-    """A dataclass field with a meaning and bounds; those of a tuple hold for each of its entries."""
+    """Declare a dataclass field with a meaning and bounds; bounds of a tuple hold for each entry."""
     bounds = {"ge": at_least, "gt": above, "le": at_most}
     metadata = {"meaning": meaning, "bounds": {k: v for k, v in bounds.items() if v is not None}}
     if isinstance(default, list | dict):
@@ -45,7 +45,7 @@ def option(
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """One option as a person reads it."""
+    """One option, described for a reader."""
 
     name: str
     type: str
@@ -54,7 +54,7 @@ class Option:
 
 
 def options(cls: type) -> list[Option]:
-    """The options of a registered class, in the order they are written."""
+    """Return the options of a registered class, in the order they are declared."""
     hints = get_type_hints(cls)
     return [
         Option(f.name, _type_name(hints[f.name], f), _default(f), f.metadata.get("meaning", "")) for f in _fields(cls)
@@ -62,7 +62,7 @@ def options(cls: type) -> list[Option]:
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
-    """An instance of `cls` from untrusted values: a bad key or value is named with what is allowed."""
+    """Make an instance of `cls` from untrusted values; the error for a bad key or value says what is allowed."""
     known = {f.name: f for f in _fields(cls)}
     prefix = f"{where}." if where else ""
     for key in values:
@@ -77,13 +77,13 @@ def check(instance: Any, where: str = "") -> None:
     prefix = f"{where}." if where else ""
     for field in _fields(type(instance)):
         if "meaning" not in field.metadata:
-            continue  # not made with `option`: its author's own affair
+            continue  # not made with `option`, so not checked
         value = _checked(type(instance), field, getattr(instance, field.name), prefix + field.name)
         object.__setattr__(instance, field.name, value)  # the classes are frozen
 
 
 def differing(instance: Any) -> str:
-    """The instance as Python would make it, with only the options that differ from their defaults."""
+    """Return the repr of an instance with only the options that differ from their defaults."""
     given = {f.name: getattr(instance, f.name) for f in _fields(type(instance))}
     shown = [f"{f.name}={given[f.name]!r}" for f in _fields(type(instance)) if given[f.name] != _default(f)]
     return f"{type(instance).__name__}({', '.join(shown)})"
@@ -122,13 +122,13 @@ def _checked(cls: type, field: dataclasses.Field, value: Any, key: str) -> Any:
 
 
 def _takes_words(hint: Any) -> bool:
-    """Whether an option is a row of texts, which may be given as one text with commas."""
+    """Return whether an option is a tuple of texts, which may be given as one text with commas."""
     entry = get_args(hint)[0] if get_origin(hint) is tuple else None
     return entry is str or str in get_args(entry)
 
 
 def _refuse_absurd(value: Any, field: dataclasses.Field) -> None:
-    """What no option is, if it has no bound of its own: a number beyond all use, or a text that no file or screen could hold."""
+    """Refuse a number or text that no option without bounds could need: far too large, too long, or unprintable."""
     for one in value if isinstance(value, tuple | list) else (value,):
         if isinstance(one, int | float) and abs(one) > MOST and "le" not in field.metadata.get("bounds", {}):
             raise ValueError(f"≤ {MOST:g}")
@@ -137,10 +137,10 @@ def _refuse_absurd(value: Any, field: dataclasses.Field) -> None:
 
 
 def shortened(value: object) -> str:
-    """A value as it was given, for an error; of a long one its beginning."""
+    """Return a value as it was given, for an error, cut short if it is long."""
     try:
         text = repr(value)
-    except ValueError:  # a whole number of more digits than Python writes
+    except ValueError:  # an integer with more digits than Python converts
         return "a number of thousands of digits"
     return text if len(text) <= 80 else f"{text[:80]}…"
 
@@ -168,7 +168,7 @@ def _type_name(hint: Any, field: dataclasses.Field) -> str:
 
 
 class Registry(Generic[T]):
-    """Name → class, for one kind of thing. Names ignore case, and '_', ' ' and '+' count as '-'."""
+    """Map names to classes of one kind. Names ignore case, and '_', ' ' and '+' count as '-'."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -176,7 +176,7 @@ class Registry(Generic[T]):
         self.aliases: dict[str, str] = {}
 
     def register(self, name: str, *aliases: str) -> Callable[[type[T]], type[T]]:
-        """Class decorator: make the class findable as `name` (and by `aliases`, such as a paper's spelling)."""
+        """Register the decorated class as `name` (and by `aliases`, such as a paper's spelling)."""
 
         def add(cls: type[T]) -> type[T]:
             self.classes[name] = cls
@@ -189,7 +189,7 @@ class Registry(Generic[T]):
         return add
 
     def find(self, name: Any) -> type[T]:
-        """The class called `name`; a path to a .py file is imported and what it registers is taken."""
+        """Return the class called `name`; a path to a .py file is imported, and the class it registers returned."""
         if not isinstance(name, str):
             raise FedTailorError(
                 f"{self.kind} = {shortened(name)} is not a name. Known: {', '.join(sorted(self.classes))}."
@@ -207,7 +207,7 @@ class Registry(Generic[T]):
         return build(self.find(name), values, self.kind if where is None else where)
 
     def _from_file(self, path: Path) -> type[T]:
-        if not os.path.isfile(path):  # unlike Path.is_file, it takes any text
+        if not os.path.isfile(path):  # unlike Path.is_file, it accepts any text
             raise FedTailorError(f"The {self.kind} file '{path}' does not exist (looked in {Path.cwd()}).")
         module_name = f"fedtailor_user_{path.stem}"
         before = dict(self.classes)

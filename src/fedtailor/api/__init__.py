@@ -1,1 +1,1 @@
-"""What one calls in Python: `run`, `compare` and `load`. The command line calls the same."""
+"""The Python interface: `run`, `compare` and `load`. The command line calls the same functions."""

@@ -1,4 +1,4 @@
-"""What runs and comparisons have in common once there is something to look at."""
+"""Tables, pictures and pages that runs and comparisons share."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """A folder with one run or several, as tables, pictures and a page."""
+    """A folder with one run or several, shown as tables, pictures and a page."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
 
     @property
     def results(self) -> list[Result]:
-        """What the folder holds now; a run that goes on elsewhere is read as far as it is."""
+        """The runs in the folder now; a run that is still going on elsewhere is read as far as it got."""
         return read_results(self.path)
 
     def table(self) -> pd.DataFrame:
-        """One row per method: accuracy (mean of clients, pooled, worst decile), bytes per round, seconds."""
+        """Return a table with one row per method: accuracy (mean of clients, pooled, worst decile), bytes per round, seconds."""
         import pandas as pd
 
         from fedtailor.report.tables import comparison_csv
@@ -35,7 +35,7 @@ class Results:
         return pd.read_csv(io.StringIO(comparison_csv(self.results)))
 
     def plot(self, path: str | PathLike[str] | None = None) -> Path:
-        """Draw accuracy per round and per client; saved as `path`, by default accuracy.png in the folder."""
+        """Draw accuracy per round and per client, and save it as `path`, by default accuracy.png in the folder."""
         from fedtailor.report.pictures import accuracy_picture
 
         target = Path(path) if path is not None else self.path / "accuracy.png"
@@ -43,7 +43,7 @@ class Results:
         return target
 
     def report(self, path: str | PathLike[str] | None = None, *, baseline: str = "") -> Path:
-        """Write the page that compares runs; by default report.html in the folder. `baseline` is a method to compare with."""
+        """Write the page that compares runs, by default report.html in the folder; `baseline` is a method to compare with."""
         from fedtailor.report.material import load_material
         from fedtailor.report.page import page
         from fedtailor.report.sections import sections

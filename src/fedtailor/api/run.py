@@ -62,10 +62,10 @@ def run(
 ) -> Run:
     """Run a method on a federation, into a run folder with checkpoints, tables and pictures.
 
-    `federation` may also be the name of a data set, or a `Config` that says more. `method` is a name ("fedrep",
+    `federation` may also be the name of a data set, or a `Config`. `method` is a name ("fedrep",
     "fedrep:head_epochs=5") or an object (`ft.FedRep(head_epochs=5)`), fedrep by default; `net` a name or any module that returns logits,
     by default one that fits the samples; `head` names the module's head. `out` is the folder, by default a new one below runs/; if it
-    holds this very run already, that is resumed, and any other is refused. `callbacks` replace the progress bar.
+    already holds this run, the run is resumed; any other run is refused. `callbacks` replace the progress bar.
 
     >>> run = ft.run(federation, "fedrep", net=MyModule(), rounds=50, out="runs/a")  # doctest: +SKIP
     """
@@ -84,12 +84,12 @@ class Run(Results):
     def __init__(
         self, path: str | PathLike[str], federation: Federation | None = None, net: nn.Module | None = None
     ) -> None:
-        """`federation` and `net` are given if they were made in Python."""
+        """Open a run folder; pass `federation` and `net` if they were made in Python."""
         super().__init__(path)
         self.folder = RunFolder(self.path)
         self.federation = federation
         self.net = net
-        self.live: Simulation | None = None  # what was run in this process
+        self.live: Simulation | None = None  # the simulation run in this process, if any
 
     @classmethod
     def open(cls, path: str | PathLike[str], federation: Federation | None = None, net: nn.Module | None = None) -> Run:
@@ -99,7 +99,7 @@ class Run(Results):
         return found
 
     def carry_out(self, config: Config, callbacks: Callbacks | None = None, command: str = "") -> Self:
-        """Start or resume the run of this config, and draw its pictures; a folder with another run is refused."""
+        """Start or resume the run of this config, and draw its pictures; refuse a folder that holds another run."""
         callbacks = [Progress()] if callbacks is None else callbacks
         with polite_stop(log.warning) as stop:
             self.live = carry_out(config, self.path, callbacks, stop, self._build, command)
@@ -114,10 +114,10 @@ class Run(Results):
         metrics: Sequence[Asked] | None = None,
         callbacks: Callbacks | None = None,
     ) -> Self:
-        """Carry on an interrupted run to the numbers of one never interrupted; a finished one is left as it is.
+        """Resume an interrupted run, with the numbers of one never interrupted; a finished run is left as it is.
 
-        A federation or net that was made in Python is given again, and refused if it is not the one that the run began with. So are all
-        `metrics`, where functions are among them.
+        Pass a federation or net that was made in Python again; it is refused if it is not the one that the run began with. Pass all
+        `metrics` again if functions are among them.
         """
         self._take(federation, net)
         config = self.config
@@ -136,7 +136,7 @@ class Run(Results):
 
     @property
     def state(self) -> str:
-        """running, interrupted, failed or finished."""
+        """The state of the run: running, interrupted, failed or finished."""
         return self.folder.state
 
     @property
@@ -146,13 +146,13 @@ class Run(Results):
 
     @property
     def simulation(self) -> Simulation:
-        """The run as a simulation to look into: the one just run, else as it stood at its last checkpoint."""
+        """The run as a simulation to inspect: the one just run, else restored from its last checkpoint."""
         if self.live is None:
             self.live = finished_simulation(self.path, self._build)
         return self.live
 
     def personal(self, client: int | str) -> nn.Module:
-        """A client's own model, by number or name, as an independent plain module."""
+        """Return a client's own model, by number or name, as an independent plain module."""
         fresh = self.live is not None and self.live.finished
         model = self.simulation.personal(client)
         number = self.simulation.federation.number(client)
@@ -164,7 +164,7 @@ class Run(Results):
         return model
 
     def draw(self, *, fresh: bool = True) -> None:
-        """Draw the pictures in the run folder anew, or only those that are missing."""
+        """Draw all pictures in the run folder, or without `fresh` only those that are missing."""
         result = read_run(self.path)
         if result.evaluated and (fresh or not (self.path / "accuracy.png").exists()):
             self.plot()
@@ -172,7 +172,7 @@ class Run(Results):
             logged_picture(result, self.path / "logged.png")
 
     def close(self) -> None:
-        """End the processes that the run started; otherwise they end with it."""
+        """End the processes that the run started; otherwise they end with this object."""
         if self.live is not None:
             self.live.close()
 
@@ -219,7 +219,7 @@ class Run(Results):
             )
 
     def _module(self, config: Config) -> nn.Module | None:
-        """The given module with the weights that the run began with."""
+        """Return the given module with the weights that the run began with."""
         if self.net is None or not isinstance(config.net, GivenNet):
             return None
         state = initial_weights(self.net)
@@ -231,12 +231,12 @@ class Run(Results):
                 f"The initial weights in '{self.folder.net}' are missing or damaged: give a net with the weights that the run began with."
             )
         module = copy.deepcopy(self.net)
-        module.load_state_dict(kept, strict=False)  # lazy layers are not among them
+        module.load_state_dict(kept, strict=False)  # not strict: lazy layers are not saved
         return module
 
 
 def values_of(federation: Data, net: AnyNet | None, head: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config says of these arguments."""
+    """Return these arguments as config values."""
     values: dict[str, Any] = {}
     if isinstance(federation, Config):
         values = federation.values()
@@ -272,7 +272,7 @@ def set_method(values: dict[str, Any], method: str | Method | None) -> None:
 
 
 def given(federation: Data, net: AnyNet | None) -> tuple[Federation | None, nn.Module | None]:
-    """What of these arguments a config can only fingerprint."""
+    """Return the federation and net that a config can only fingerprint, if such objects were given."""
     return (
         federation if isinstance(federation, Federation) else None,
         net if isinstance(net, nn.Module) else None,
@@ -280,7 +280,7 @@ def given(federation: Data, net: AnyNet | None) -> tuple[Federation | None, nn.M
 
 
 def new_folder(name: str) -> Path:
-    """runs/NAME, or runs/NAME-2, runs/NAME-3 … if that is taken."""
+    """Return runs/NAME, or runs/NAME-2, runs/NAME-3 … if that is taken."""
     folder, count = Path("runs") / name, 2
     while folder.exists():
         folder, count = Path("runs") / f"{name}-{count}", count + 1

@@ -1,4 +1,4 @@
-"""Several methods under one protocol, into one table and one picture."""
+"""Compare several methods under one protocol, in one table and one picture."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedtailor.report.tables import comparison_csv
 
 log = logging.getLogger("fedtailor")
 
-USUAL = ("local", "fedavg", "fedper", "fedrep")  # what is compared when nobody says
+USUAL = ("local", "fedavg", "fedper", "fedrep")  # the methods compared by default
 
 
 @keywords_of(Settings)
@@ -44,8 +44,8 @@ def compare(
 ) -> Study:
     """Run several methods with the same seeds on one federation, each into a folder of its own below `out`.
 
-    `seeds` is a number of seeds (3 means 0, 1, 2) or the seeds themselves; the other arguments are those of `ft.run`. What was
-    interrupted goes on where it stopped when the same call is made again.
+    `seeds` is a number of seeds (3 means 0, 1, 2) or the seeds themselves; the other arguments are those of `ft.run`. Making
+    the same call again resumes an interrupted comparison.
 
     >>> study = ft.compare(federation, ["local", "fedavg", ft.FedAH(eta_w=0.5)], seeds=3, out="runs/study")  # doctest: +SKIP
     """
@@ -70,7 +70,7 @@ class Study(Results):
 
     @property
     def state(self) -> str:
-        """finished if every run is, else the state of the first that is not."""
+        """The state of the study: finished if every run is, else the state of the first that is not."""
         return next((run.state for run in self.runs if run.state != "finished"), "finished")
 
     def __iter__(self) -> Iterator[Run]:
@@ -80,7 +80,7 @@ class Study(Results):
         return len(self.runs)
 
     def __getitem__(self, name: str) -> Run:
-        """A run by the name of its folder, such as study["fedrep-s0"]."""
+        """Return a run by the name of its folder, such as study["fedrep-s0"]."""
         names = {run.path.name: run for run in self.runs}
         if name not in names:
             raise FedTailorError(f"There is no run '{name}'.{nearest(name, names)} There are: {', '.join(names)}.")
@@ -99,7 +99,7 @@ class Study(Results):
 def plan(
     values: Mapping[str, Any], methods: Sequence[str | Method], seeds: Sequence[int], path: Path
 ) -> dict[Path, Config]:
-    """The folder and config of each run; every method gets the same data, also where only one needs some at the server."""
+    """Return the folder and config of each run; all methods get the same data, even if only one needs proxy samples at the server."""
     configs: dict[Path, Config] = {}
     for method in methods:
         for seed in seeds:
@@ -127,7 +127,7 @@ def carry_out_all(
     for folder in plans:
         run = Run(folder)
         if run.folder.begun:
-            run.folder.refuse_other(plans[folder])  # before anything is run
+            run.folder.refuse_other(plans[folder])  # check all before anything is run
     runs = []
     for folder, config in plans.items():
         with Run(folder, federation, net).carry_out(config, callbacks, command) as run:
@@ -144,7 +144,7 @@ def load(
 ) -> Run | Study:
     """Open a run folder, or the folder of a comparison.
 
-    Give a federation or net that was made in Python to resume the run or to take models out of it; tables and pictures do without.
+    Pass a federation or net that was made in Python to resume the run or to get its models; tables and pictures do not need it.
     """
     folders = find_runs([Path(path)])
     if folders == [Path(path)]:
@@ -153,7 +153,7 @@ def load(
 
 
 def run_name(method: str | Method) -> str:
-    """The folder's name for a method and the options that are its own: fedrep:head_epochs=5 is fedrep-head_epochs-5."""
+    """Return the folder's name for a method with its own options: fedrep:head_epochs=5 becomes fedrep-head_epochs-5."""
     if isinstance(method, Method):
         method = f"{getattr(method, 'name', type(method).__name__)}:{differing(method).partition('(')[2]}"
     name, _, options = method.partition(":")

@@ -1,1 +1,1 @@
-"""The command line: what a person types, and what it shows."""
+"""The command line: its commands and what they show."""

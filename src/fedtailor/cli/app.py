@@ -24,7 +24,7 @@ from fedtailor.errors import FedTailorError
 from fedtailor.printable import printable
 from fedtailor.report.terminal import PrintableFormatter, Terminal
 
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO)  # not a bug of ours
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO)  # not our bugs
 
 app = typer.Typer(
     help="Personalized federated learning: every client ends with a model cut to fit it.",
@@ -62,7 +62,7 @@ app.add_typer(deploy_app, name="deploy")
 
 
 def main() -> None:
-    """Entry point: a user's mistake is told in words, never as a traceback."""
+    """Run the command line; a user's mistake is reported in a sentence, never as a traceback."""
     from rich.logging import RichHandler
 
     handler = RichHandler(console=console, show_path=False, show_time=False)

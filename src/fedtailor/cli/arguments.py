@@ -1,4 +1,4 @@
-"""Arguments that several commands take, and the terminal they write to. Commands import what is heavy when they are called."""
+"""Arguments that several commands share, and the terminal they write to. Commands import heavy modules when they are called."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Out = Annotated[
 
 
 def typed() -> str:
-    """The command as the user typed it."""
+    """Return the command as the user typed it."""
     return shlex.join(["fedtailor", *sys.argv[1:]])
 
 
 def config_file(words: list[str]) -> tuple[Path | None, list[str]]:
-    """An optional config file first, then key=value words."""
+    """Split arguments into an optional leading config file and key=value overrides."""
     if words and words[0].endswith(".toml"):
         return Path(words[0]), words[1:]
     return None, words

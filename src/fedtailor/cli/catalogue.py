@@ -1,4 +1,4 @@
-"""What exists, read from the registries themselves: overviews and one entry in full."""
+"""Catalogues made from the registries: an overview of all entries, and one entry in full."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REGISTRIES: dict[str, Registry] = {"methods": methods, "datasets": sources, "net
 
 
 def overview(registry: Registry) -> RenderableType:
-    """Each registered thing with its meaning; a method also with its paper, family, what travels and what is kept."""
+    """List each registered entry with its meaning; a method also with its paper, family, what travels and what is kept."""
     table = Table.grid(Column(no_wrap=True), Column(), padding=(0, 2))
     for name, cls in sorted(registry.classes.items()):
         table.add_row(Text(name, style="bold"), _summary(cls))
@@ -33,7 +33,7 @@ def overview(registry: Registry) -> RenderableType:
 
 
 def describe(registry: Registry, name: str) -> RenderableType:
-    """One registered thing in full: meaning, paper, options with defaults, what travels."""
+    """Describe one registered entry in full: meaning, paper, options with defaults, what travels."""
     cls = registry.find(name)
     lines = [Text(cls.name, style="bold"), Text(_summary(cls))]
     if getattr(cls, "paper", ""):

@@ -21,7 +21,7 @@ def compare(
     Example: `fedtailor compare local fedavg fedrep data=digits rounds=10 --seeds 0,1 --out runs/comparison`
 
     Words without '=' are methods (all options of a part as in `fedtailor run`; `fedrep:head_epochs=5` gives a method its own).
-    A comparison that was interrupted goes on where it stopped when the same command is given again.
+    The same command given again resumes an interrupted comparison.
     """
     with importing():
         from fedtailor.api.run import new_folder

@@ -1,4 +1,4 @@
-"""The commands `fedtailor deploy …`. Flower itself is imported only by what needs it, so that the others can do without."""
+"""The commands `fedtailor deploy …`. Flower is imported only by the commands that need it, so the others run without it."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def up(
 
     Example: `fedtailor deploy up method=fedrep data=digits clients=4 rounds=3 seed=0 --out runs/federation`
 
-    The same words as for `fedtailor run`, and the same numbers. Everything that is started is stopped at the end, and on Ctrl-C.
+    Takes the same overrides as `fedtailor run`, and gives the same numbers. Everything it starts is stopped at the end, and on Ctrl-C.
     """
     _prepare()
     with importing():
@@ -237,18 +237,18 @@ def _carry_out(folder: DeployFolder, server: ServerApp, again: str) -> None:
 
 
 def _prepare() -> None:
-    """Check for Flower, and let nobody else read what is written: keys, private states, models."""
+    """Check for Flower, and keep written files private to this user: keys, private states, models."""
     if find_spec("flwr") is None:
         raise FedTailorError("A federation over the network needs Flower:  pip install 'fedtailor[flower]'")
     os.umask(0o077)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what is written to a log should be there at once
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is told to end, ends as with Ctrl-C
+        sys.stdout.reconfigure(line_buffering=True)  # lines should reach a log at once
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a terminated process ends as with Ctrl-C
 
 
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Say what happens here and write it to a file as well, where Flower's own messages go too."""
+    """Log to the terminal and to a file, which also gets Flower's own messages."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

@@ -1,4 +1,4 @@
-"""The commands that list what there is, and `fedtailor data get`."""
+"""The commands that list methods, data sets, nets and partitions, and `fedtailor data get`."""
 
 from __future__ import annotations
 

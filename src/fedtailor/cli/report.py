@@ -1,4 +1,4 @@
-"""The commands that look at runs: `fedtailor show`, `fedtailor report` and `fedtailor watch`."""
+"""The commands that show runs: `fedtailor show`, `fedtailor report` and `fedtailor watch`."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def watch(
 
 
 def _command(name: str, folders: list[Path], options: Mapping[str, object]) -> str:
-    """The command as a user would type it again."""
+    """Return the command as a user would type it again."""
     given = [str(word) for option in options.items() if option[1] for word in option]
     return shlex.join(["fedtailor", name, *map(str, folders), *given])
 

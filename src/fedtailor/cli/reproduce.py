@@ -31,8 +31,8 @@ def reproduce(
 
     Example: `fedtailor reproduce pgfedsplit/table2 --scale fraction=0.05,rounds=20,seeds=1,methods=local+fedavg+fedrep,columns=1+2`
 
-    The scale is full by default, which may take weeks: the time is measured and told first. The same command given again goes on
-    where it was interrupted. Every output says what was shrunk.
+    The scale is full by default, which may take weeks: the time is estimated and shown first. The same command given again resumes
+    where it was interrupted. Every output says what was scaled down.
     """
     with importing():
         from fedtailor.cli.reproduction import Reproduction

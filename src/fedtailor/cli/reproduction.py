@@ -1,4 +1,4 @@
-"""One table or figure of a paper from its preset to the numbers beside the published ones."""
+"""Reproduce one table or figure of a paper, from its preset to the measured numbers beside the published ones."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Reproduction:
         folder = out or Path("runs") / "-".join(filter(None, (slug(name), slug(" ".join((*asked.words, *asked.over))))))
         grid = Grid(preset, folder)
         for job in grid.jobs[:: preset.seeds]:
-            Config.load(words=job.words)  # a word that is not understood is told now, not by every run
+            Config.load(words=job.words)  # an invalid override is reported now, not by every run
         return cls(preset, asked.told(whole), grid)
 
     def show_plan(self, console: Console) -> None:
-        """Every run with its words, one line each."""
+        """Print every run with its overrides, one line each."""
         for job in self.grid.jobs:
             console.print(Text(f"{job.name}: {' '.join(job.words)}"), soft_wrap=True)
         console.print(Text(f"{len(self.preset.cells)} cells from {len(self.grid.jobs)} runs. {self.scale_line}"))
@@ -61,10 +61,10 @@ class Reproduction:
         return f"Scale: {self.scale or FULL}."
 
     def carry_out(self, console: Console, workers: int) -> Comparison | None:
-        """Estimate, run what is not finished, and compare; None if it was interrupted."""
+        """Estimate the time, carry out unfinished runs, and compare; return None if interrupted."""
         self.grid.check()
-        make_folder(self.grid.out)  # or say that it cannot be, before anything is measured
-        torch.set_num_threads(1)  # the other cores are the runs'
+        make_folder(self.grid.out)  # fails before anything is measured if it cannot be written
+        torch.set_num_threads(1)  # leave the other cores to the runs
         console.print(Text(f"{self.preset.name}: {self.preset.title}"), style="bold")
         console.print(Text(f"{len(self.preset.cells)} cells from {len(self.grid.jobs)} runs. {self.scale_line}"))
         expected = self._estimate(console, workers)
@@ -77,7 +77,7 @@ class Reproduction:
         return comparison
 
     def draw(self, comparison: Comparison) -> list[str]:
-        """The figures that belong to the preset; their file names."""
+        """Draw the figures that belong to the preset; return their file names."""
         return [path.name for path in draw_figures(comparison, self.grid.out)]
 
     @staticmethod

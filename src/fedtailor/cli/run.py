@@ -62,7 +62,7 @@ def run(
 
 
 def conclude(run: Run) -> None:
-    """Show a run's table and where everything is; one that was interrupted ends the command and says how to carry on."""
+    """Show a run's table and where its files are; an interrupted run ends the command and says how to resume."""
     from fedtailor.report.tables import comparison_table
 
     if run.state == "interrupted":

@@ -1,4 +1,4 @@
-"""The first moments of a command: Ctrl-C while PyTorch is being imported, which takes seconds, is answered in one line."""
+"""Startup of a command: Ctrl-C while PyTorch is being imported, which takes seconds, ends it with one line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Within this context Ctrl-C ends the process at once: nothing has begun, and an exception would come out of any module."""
+    """End the process at once on Ctrl-C: nothing has begun, and an exception could surface in any module."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's
+        yield  # only the main thread can set signal handlers
         return
     before = signal.signal(signal.SIGINT, _stop)
     try:

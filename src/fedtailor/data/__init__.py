@@ -1,1 +1,1 @@
-"""Data sets, how they are dealt to clients, and the federation that results."""
+"""Data sets, partitions that deal them to clients, and the federation that results."""

@@ -1,4 +1,4 @@
-"""What one party holds: samples with labels, to train on and to test with."""
+"""What one participant holds: labelled samples to train on and to test with."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from torch import Tensor
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Split:
-    """One party's samples in their compact type; `x` is the party's own, or a memory-mapped pool of which it holds `rows`."""
+    """Samples of one participant in their compact type; `x` is its own array, or a memory-mapped pool of which it holds `rows`."""
 
     x: Tensor
     y: Tensor
     rows: Tensor | None = None
 
     def take(self, index: Tensor) -> Tensor:
-        """The raw samples at these positions of the party's own counting."""
+        """Return the raw samples at these positions, counted within this split."""
         return self.x[index] if self.rows is None else self.x[self.rows[index]]
 
     def subset(self, index: Tensor) -> Split:
-        """Some of the samples, in this order, without a copy of them."""
+        """Return a split of some of the samples, in this order, without copying them."""
         return Split(self.x, self.y[index], index if self.rows is None else self.rows[index])
 
     def held_out(self, count: int, generator: torch.Generator) -> tuple[Split, Split]:
-        """Split off so many samples, drawn at random: the rest in its order, and those."""
+        """Hold out `count` samples drawn at random; return the rest, in its order, and the held-out samples."""
         order = torch.randperm(len(self), generator=generator)
         return self.subset(order[count:].sort().values), self.subset(order[:count])
 
     def apart(self, index: Sequence[int] | None = None) -> Split:
-        """A copy, of some samples or all, that shares no memory with a pool or another split."""
+        """Copy some samples, or all, so that they share no memory with a pool or another split."""
         chosen = torch.arange(len(self)) if index is None else torch.tensor(index, dtype=torch.int64)
         return Split(self.take(chosen), self.y[chosen])
 
@@ -44,7 +44,7 @@ class Split:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class RemoteSplit(Split):
-    """Samples that stay at a site of their own: here only their kind and number are known."""
+    """Samples that stay at their site: only their kind and number are known here."""
 
     count: int = 0
 

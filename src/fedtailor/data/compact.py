@@ -1,4 +1,4 @@
-"""Arrays as people have them, made into the compact types a federation keeps: uint8, whole numbers, float32."""
+"""Convert users' arrays to the compact types a federation keeps: uint8, integers, float32."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = np.ndarray | Tensor
 
 
 def as_samples(x: Array, where: str) -> np.ndarray:
-    """Samples in a compact type, images with channels first; `where` names them in a complaint."""
+    """Convert samples to a compact type, images to channels first; `where` names them in errors."""
     found = as_type(_numpy(x, where), where)
     if found.ndim < 2:
         raise FedTailorError(f"{where} has shape {found.shape}: expected one row a sample, such as (n, features).")
@@ -36,14 +36,14 @@ def as_samples(x: Array, where: str) -> np.ndarray:
 
 
 def as_type(x: np.ndarray, where: str) -> np.ndarray:
-    """The array itself if its type is compact, else converted; what cannot be samples is refused."""
+    """Return the array itself if its type is compact, else convert it; refuse types that cannot be samples."""
     kind, size = x.dtype.kind, x.dtype.itemsize
     if x.dtype in (np.uint8, np.float32) or (kind == "i" and x.dtype.isnative):
         return x
     target = {"f": "float32", "i": f"int{8 * size}", "u": "" if size == 8 else "int32" if size == 2 else "int64"}
     if target.get(kind):
         check_bytes(x.size * np.dtype(target[kind]).itemsize, where)
-        with np.errstate(over="ignore"):  # what becomes infinite is told of where samples are checked
+        with np.errstate(over="ignore"):  # infinite values are reported where samples are checked
             return np.asarray(x).astype(target[kind])
     raise FedTailorError(
         f"{where} has values of type {x.dtype}, which cannot be trained on. Convert it to float32, or to uint8 for images."
@@ -51,7 +51,7 @@ def as_type(x: np.ndarray, where: str) -> np.ndarray:
 
 
 def kind_of(y: Array, where: str) -> Kind:
-    """The task that labels speak of: floats are regression, rows of 0 and 1 multi-label, true and false binary, the rest multi-class."""
+    """Infer the task from labels: floats are regression, rows of 0 and 1 multi-label, booleans binary, the rest multi-class."""
     found = _numpy(y, where)
     if found.ndim == 2 and found.shape[1] > 1 and np.isin(found, (0, 1)).all():
         return "multilabel"
@@ -60,7 +60,7 @@ def kind_of(y: Array, where: str) -> Kind:
 
 
 def as_labels(y: Array, where: str, kind: Kind = "multiclass") -> np.ndarray:
-    """Labels as a federation keeps them: int64 (n,) from 0 of classes, uint8 (n, labels) or float32 (n, targets) of other tasks."""
+    """Convert labels to what a federation keeps: int64 (n,) class numbers from 0, uint8 (n, labels), or float32 (n, targets)."""
     found = _numpy(y, where)
     if kind in ("multilabel", "regression"):
         return _columns(found, where, kind)
@@ -82,7 +82,7 @@ def as_labels(y: Array, where: str, kind: Kind = "multiclass") -> np.ndarray:
 
 
 def classes_of(y: np.ndarray, kind: Kind) -> int:
-    """How many classes, labels or targets these labels have at least."""
+    """Return the smallest number of classes, labels or targets that fits these labels."""
     if kind == "binary":
         return 2
     return int(y.max(initial=0)) + 1 if kind == "multiclass" else y.shape[1]
@@ -97,7 +97,7 @@ def _columns(found: np.ndarray, where: str, kind: Kind) -> np.ndarray:
         )
     check_count(found.shape[1], "CLASSES", where)
     if kind == "regression":
-        with np.errstate(over="ignore"):  # what becomes infinite is told of where labels are checked
+        with np.errstate(over="ignore"):  # infinite values are reported where labels are checked
             return found.astype(np.float32)
     if not np.isin(found, (0, 1)).all():
         raise FedTailorError(f"{where} has labels other than 0 and 1, which are those of a multi-label task.")
@@ -105,7 +105,7 @@ def _columns(found: np.ndarray, where: str, kind: Kind) -> np.ndarray:
 
 
 def vocabulary(x: np.ndarray) -> int:
-    """How many token ids there are, or 0 if these are not token ids."""
+    """Return the number of token ids, or 0 if these are not token ids."""
     return int(x.max()) + 1 if x.dtype.kind == "i" and x.size else 0
 
 

@@ -1,6 +1,6 @@
-"""Fetching public data sets from their official addresses into the data root.
+"""Download public data sets from their official addresses into the data root.
 
-Written here because a cut-off download is continued where it stopped, which pooch, the usual library, cannot do.
+Not done with pooch, the usual library, because it cannot continue an interrupted download.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHUNK = 1 << 18
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """The files of a data set with their MD5 sums, where they lie, and the folder they end in. Archives hold that folder."""
+    """The files of a data set with their MD5 sums, their addresses, and the folder they end up in. Archives contain that folder."""
 
     folder: str
     addresses: tuple[str, ...]
@@ -96,9 +96,9 @@ OFFICIAL: dict[str, RemoteFile] = {
 
 
 def get(name: str, root: Path, *, base_url: str | None = None, progress: Progress | None = None) -> Path:
-    """Fetch a data set and return its folder; what is already there is kept, what is half there is continued.
+    """Fetch a data set and return its folder; complete files are kept, partial downloads are continued.
 
-    `base_url` names another server that holds the same files; `progress` is called with (bytes so far, bytes in all, file).
+    `base_url` names a mirror that holds the same files; `progress` is called with (bytes so far, total bytes, file).
     """
     known = sources.find(name).name
     if known not in OFFICIAL:
@@ -151,7 +151,7 @@ def _fetch(addresses: tuple[str, ...], file: Path, md5: str, target: Path, progr
 
 
 def _persist(url: str, part: Path, progress: Progress) -> str:
-    """Transfer with patience; the reason of the last failure, or '' for success."""
+    """Transfer with retries; return the reason of the last failure, or '' on success."""
     reason = ""
     for attempt in range(TRIES):
         if attempt:
@@ -161,7 +161,7 @@ def _persist(url: str, part: Path, progress: Progress) -> str:
             return ""
         except urllib.error.HTTPError as error:
             reason = f"the server answers {error.code} {error.reason}"
-            if error.code == 416:  # what is there is no beginning of the server's file
+            if error.code == 416:  # the partial file is not a prefix of the server's file
                 part.unlink(missing_ok=True)
             elif error.code < 500 and error.code not in (408, 429):
                 return reason
@@ -171,7 +171,7 @@ def _persist(url: str, part: Path, progress: Progress) -> str:
 
 
 def _transfer(url: str, part: Path, progress: Progress) -> None:
-    """Append what is missing of `url` to `part`; a server that cannot continue a file sends all of it."""
+    """Append the missing bytes of `url` to `part`; a server without range requests sends the whole file again."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(
         url, headers={"User-Agent": "fedtailor"} | ({"Range": f"bytes={have}-"} if have else {})

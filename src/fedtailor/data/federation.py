@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-PIECE = 1 << 24  # bytes of samples looked through at a time
+PIECE = 1 << 24  # bytes of samples checked at a time
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Federation:
-    """All clients with their data, and what a net has to know about it; `server` holds proxy samples, if the server has any.
+    """All clients with their data, and what a net has to know about the data; `server` holds the server's proxy samples, if any.
 
-    `mean` and `std` (one number, or one a channel) apply to uint8 samples after scaling to [0, 1]. Arrays handed to `from_arrays` and
+    `mean` and `std` (one number, or one per channel) apply to uint8 samples after scaling to [0, 1]. Arrays handed to `from_arrays` and
     `from_clients` may be NumPy or PyTorch: uint8 images (n, H, W), (n, C, H, W), or channels last (n, H, W, 1 or 3), which are moved to
     channels first; floats of any shape, kept as float32; whole numbers (n, length), taken as token ids.
 
-    Labels tell the task unless `task` does: whole numbers (n,) are classes, true and false are binary, rows (n, k) of 0 and 1 are
-    multi-label, other floats are targets of a regression.
+    Unless `task` names the task, it is inferred from the labels: whole numbers (n,) are classes, booleans are binary, rows (n, k) of
+    0 and 1 are multi-label, other floats are targets of a regression.
     """
 
     clients: list[ClientData]
@@ -124,7 +124,7 @@ class Federation:
     ) -> Federation:
         """Deal arrays to clients; `options` are those of the partition, such as beta=0.5.
 
-        By default samples are dealt by dirichlet, or where they have no class by iid.
+        The default partition is dirichlet, or iid where samples have no class.
         """
         kind = _kind(task, y, "y")
         samples, labels = as_samples(x, "x"), as_labels(y, "y", kind)
@@ -146,7 +146,7 @@ class Federation:
         names: Sequence[str] | None = None,
         task: Kind | None = None,
     ) -> Federation:
-        """From each client's own arrays: (x, y), of which `test_share` at random becomes its test part, or (x, y, x_test, y_test)."""
+        """Build from each client's own arrays: (x, y), of which a random `test_share` becomes the test part, or (x, y, x_test, y_test)."""
         if isinstance(parts, Mapping):
             names, parts = list(parts), list(parts.values())
         names = [str(name) for name in (_numbered(len(parts)) if names is None else names)]
@@ -185,9 +185,9 @@ class Federation:
         seed: int = 0,
         task: Kind | None = None,
     ) -> Federation:
-        """From a data frame, or a CSV or Parquet file: the column `client` says whose a row is, `label` what to predict.
+        """Build from a data frame, or a CSV or Parquet file; column `client` names the owner of each row, `label` the target.
 
-        A label column of fractions is a regression; anything else names classes, unless `task` says so.
+        A label column of fractions means regression, any other one classes, unless `task` names the task.
         """
         from fedtailor.data.sources.table import read_table, table_pool
 
@@ -199,7 +199,7 @@ class Federation:
     def from_folder(
         cls, path: str | PathLike[str], *, size: int = 0, channels: int = 3, test_share: float = 0.25, seed: int = 0
     ) -> Federation:
-        """From images laid out as path/CLIENT/CLASS/*.png, resized to size×size if a size is given; `channels` is 3 or 1 (grey)."""
+        """Build from images at path/CLIENT/CLASS/*.png, resized to size×size if a size is given; `channels` is 3 or 1 (grey)."""
         from fedtailor.data.sources.image_folder import Folder
 
         values = {"path": str(path), "size": size, "channels": channels, "client_folders": True}
@@ -225,7 +225,7 @@ class Federation:
         return Task(self.shape, self.classes, self.vocabulary, self.kind)
 
     def with_validation(self, share: float, seed: int, first: int = 0) -> Federation:
-        """Hold out a share of each client's training samples, rounded down, to validate on; `first` is the number of the first client."""
+        """Hold out a share of each client's training samples, rounded down, for validation; `first` is the number of the first client."""
         if not share:
             return self
         clients = []
@@ -241,7 +241,7 @@ class Federation:
         return not any(isinstance(client.train, RemoteSplit) for client in self.clients)
 
     def number(self, client: int | str) -> int:
-        """The number of a client that is given by its number or its name."""
+        """Return the number of a client given by its number or its name."""
         names = [c.name for c in self.clients]
         if isinstance(client, str) and client in names:
             return names.index(client)
@@ -259,7 +259,7 @@ class Federation:
 
     @property
     def label_counts(self) -> np.ndarray:
-        """Training samples of each class or label at each client (clients × classes); of a regression there are none to count."""
+        """Count training samples of each class or label per client (clients × classes); a regression has no columns."""
         if self.kind == "regression":
             return np.zeros((len(self.clients), 0), dtype=np.int64)
         if self.kind == "multilabel":
@@ -296,7 +296,7 @@ class Federation:
 
 
 def validation_count(samples: int, share: float) -> int:
-    """How many of a client's training samples are held out; one is always left to train on."""
+    """Return how many of a client's training samples are held out; at least one is left to train on."""
     return min(int(share * samples + 1e-9), samples - 1)  # 1e-9: 0.29 · 100 is 29, not 28.999…
 
 
@@ -336,7 +336,7 @@ def _pair(x: Array, y: Array, kind: Kind, where: str) -> tuple[Tensor, Tensor]:
 
 def _mapped(x: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable")  # nobody writes to it
+        warnings.filterwarnings("ignore", message=".*not writable")  # the tensor is only read
         return torch.from_numpy(x)
 
 
@@ -359,7 +359,7 @@ def _check(split: Split, where: str, federation: Federation, dtype: torch.dtype)
 
 
 def _pieces(split: Split) -> Iterator[Tensor]:
-    """The samples, so many at a time that a memory-mapped pool larger than memory can be looked through."""
+    """Yield the samples in pieces of about PIECE bytes, so that a memory-mapped pool larger than memory can be checked."""
     count = max(1, PIECE // max(1, split.x[0].nbytes if len(split.x) else 1))
     for start in range(0, len(split), count):
         yield split.take(torch.arange(start, min(start + count, len(split))))

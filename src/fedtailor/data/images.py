@@ -18,13 +18,13 @@ from PIL import Image
 from fedtailor.data.npy import map_npy
 from fedtailor.errors import FedTailorError
 
-# What Pillow may take a file for, whatever its name says: it knows formats that start other programs, such as Ghostscript.
+# Formats that Pillow may detect, whatever a file's name says: some others start programs, such as Ghostscript.
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 
 
 def decoded(files: Sequence[Path], root: Path, size: int, channels: int) -> np.ndarray:
-    """The files' pixels, (n, channels, height, width), decoded now or found below `root`/.decoded."""
+    """Return the files' pixels, (n, channels, height, width), decoded now or cached below `root`/.decoded."""
     name = f"{_fingerprint(files, size, channels)}.npy"
     folders = [root / ".decoded", _cache() / "decoded"]
     kept = next((folder / name for folder in folders if (folder / name).is_file()), None)
@@ -38,7 +38,7 @@ def decoded(files: Sequence[Path], root: Path, size: int, channels: int) -> np.n
 
 
 def pixels(image: Image.Image, name: str, size: int, channels: int) -> np.ndarray:
-    """One image as uint8 (channels, height, width); `size` 0 keeps its size, `name` is for errors."""
+    """Convert one image to uint8 (channels, height, width); `size` 0 keeps its size, `name` is used in errors."""
     if image.mode.startswith(("I", "F")):
         raise FedTailorError(
             f"{name} has more than 8 bits a pixel (mode {image.mode}), which would be clipped. Convert it to 8 bits first."
@@ -88,7 +88,7 @@ def _open(file: Path, size: int, channels: int) -> np.ndarray:
 
 
 def _decode_into(target: Path, files: Sequence[Path], size: int, channels: int) -> None:
-    """Write all pixels to a temporary name and rename it when complete: a reader never meets half a file."""
+    """Write all pixels to a temporary file and rename it when complete, so that no reader sees half a file."""
     first = _open(files[0], size, channels)
     needed, free = len(files) * first.nbytes, shutil.disk_usage(target.parent).free
     if needed > free:

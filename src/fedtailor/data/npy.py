@@ -1,4 +1,4 @@
-"""NumPy's file format, .npy, read with care: what the header promises is compared with what is there before memory is taken for it."""
+"""Read NumPy's .npy format safely: the size in the header is compared with the file before memory is allocated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 @dataclass(frozen=True)
 class Header:
-    """What the beginning of a file says: an array of this shape, order and type follows at byte `start`."""
+    """The parsed header: an array of this shape, order and type follows at byte `start`."""
 
     shape: tuple[int, ...]
     fortran: bool
@@ -35,7 +35,7 @@ class Header:
 
 
 def read_header(stream: BinaryIO, size: int, origin: str) -> Header:
-    """The header of a file of so many bytes, which must hold all that the header promises; `origin` names it in errors."""
+    """Read the header of a file of `size` bytes; refuse a file too short for its array. `origin` names it in errors."""
     try:
         version = np.lib.format.read_magic(stream)
         if version not in _READERS:
@@ -57,14 +57,14 @@ def read_header(stream: BinaryIO, size: int, origin: str) -> Header:
 
 
 def read_npy(data: bytes, origin: str) -> np.ndarray:
-    """The array in an .npy file's bytes, without copying them."""
+    """Return the array in an .npy file's bytes, without copying them."""
     header = read_header(io.BytesIO(data), len(data), origin)
     _refuse_objects(header, origin)
     return np.ndarray(header.shape, header.dtype, data, header.start, order=header.order)
 
 
 def map_npy(file: Path) -> np.ndarray:
-    """The array in an .npy file, memory-mapped."""
+    """Memory-map the array in an .npy file."""
     try:
         with file.open("rb") as stream:
             header = read_header(stream, file.stat().st_size, str(file))

@@ -1,7 +1,7 @@
-"""How a pool of samples is dealt to clients: the base and what several flavours need; each flavour is one file below `partitions/`.
+"""Base class and shared functions of partitions, which deal a pool of samples to clients; each partition is one file in `partitions/`.
 
-Most flavours first decide a table of counts (classes × clients) and only then hand out rows, so that a draw that has to be repeated
-costs no more than drawing the table again.
+Most partitions first draw a table of counts (classes × clients) and only then assign rows, so a rejected draw costs no more than
+drawing the table again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TRIES = 10_000
 
 @dataclass(frozen=True)
 class Deal:
-    """For each client the rows of its training and test samples; `server` holds the rows given to the server as proxy data."""
+    """The rows of each client's training and test samples; `server` holds the rows given to the server as proxy data."""
 
     train: list[np.ndarray]
     test: list[np.ndarray]
@@ -33,7 +33,7 @@ class Deal:
 
 @dataclass(frozen=True)
 class Partition(ABC):
-    """A partition by name. Subclasses are frozen dataclasses; their fields are the options `partition.*`."""
+    """Base class of partitions. Subclasses are frozen dataclasses; their fields are the options `partition.*`."""
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
@@ -61,7 +61,7 @@ def check_task(partition: Partition, pool: Pool) -> None:
 
 
 def check_clients(pool: Pool, clients: int) -> None:
-    """Refuse a number of clients for which no partition exists."""
+    """Refuse a number of clients that no partition can serve."""
     if clients < 1:
         raise FedTailorError(f"A federation needs at least one client, but clients = {clients}.")
     if clients > len(pool):
@@ -75,7 +75,7 @@ def class_sizes(pool: Pool) -> np.ndarray:
 
 
 def cut(shares: np.ndarray, size: int) -> np.ndarray:
-    """How many of `size` things each share gets: cuts at floor(size · cumulated share), so the counts add up exactly."""
+    """Split `size` items by shares, cutting at floor(size · cumulative share), so that the counts add up exactly."""
     edges = np.cumsum(shares)
     edges = np.floor(edges / edges[-1] * size).astype(np.int64)
     return np.diff(edges, prepend=0)
@@ -84,7 +84,7 @@ def cut(shares: np.ndarray, size: int) -> np.ndarray:
 def capped_counts(
     shares: np.ndarray, sizes: np.ndarray, cap: float, beta: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Class after class cut by its Dirichlet shares, among the clients that hold fewer than `cap` samples so far.
+    """Cut each class in turn by its Dirichlet shares among the clients that hold fewer than `cap` samples so far.
 
     Where the open clients' shares are all zero in floating point (tiny beta), they are drawn again among those clients: a Dirichlet
     vector restricted to some of its entries and renormalised is Dirichlet too.
@@ -102,7 +102,7 @@ def capped_counts(
 
 
 def draw_until(minimum: int, draw: Callable[[], np.ndarray], pool: Pool, clients: int) -> np.ndarray:
-    """The first table of counts drawn that gives every client at least `minimum` samples."""
+    """Draw tables of counts until one gives every client at least `minimum` samples, and return it."""
     if minimum * clients > len(pool):
         raise FedTailorError(
             f"{clients} clients with at least {minimum} samples each need {minimum * clients} samples, but the data set has "
@@ -132,7 +132,7 @@ def hand_out(rows: np.ndarray, y: np.ndarray, counts: np.ndarray, rng: np.random
 
 
 def hold_out(parts: list[np.ndarray], test_share: float, rng: np.random.Generator, names: tuple[str, ...] = ()) -> Deal:
-    """Each client's rows split at random (not by class) in training and test rows, with at least one row to train on."""
+    """Split each client's rows at random (not by class) into training and test rows, with at least one row to train on."""
     refuse_empty(parts)
     train, test = [], []
     for part in parts:

@@ -1,8 +1,8 @@
-"""Pickle streams read as data. Nothing in them is imported or called.
+"""Read pickle streams as data: nothing in them is imported or called.
 
 CIFAR's python files and PFLlib's client files are pickles, and unpickling runs whatever program a file holds. Here a small stack machine
 walks the opcodes instead and builds plain values and NumPy arrays itself; a stream that asks for anything else is refused by name.
-No library does: a `pickle.Unpickler` with a list of allowed names still calls these, with the file's arguments and any amount of memory.
+No library does this: a `pickle.Unpickler` with a list of allowed names still calls them, with the file's arguments and unbounded memory.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _KNOWN = re.compile(
     r"|builtins\.(bytes|bytearray|set|frozenset)"
 )
 _DTYPE = re.compile(r"b1|[iu][1248]|f(2|4|8|16)|c(8|16|32)|[SUV]\d{1,9}|O8?")
-OBJECT = 256  # bytes of the small object that one instruction may make, with its places in stack and memo
-CHECKED = 1024  # instructions from one look at the limit to the next
+OBJECT = 256  # bytes of the small object that one instruction may make, including its entries in stack and memo
+CHECKED = 1024  # instructions between two checks of the limit
 _SCALARS = (str, bytes, int, float, type(None), np.generic)
 
 
 def read_pickle(data: bytes, origin: str) -> Any:
-    """The plain value a pickle stream describes; `origin` names the file in errors."""
+    """Return the plain value that a pickle stream describes; `origin` names the file in errors."""
     try:
         return _Machine(data, origin).run()
     except (ValueError, TypeError, IndexError, KeyError, OverflowError, MemoryError, struct.error) as error:
@@ -44,7 +44,7 @@ def read_pickle(data: bytes, origin: str) -> Any:
 
 
 def read_object_npy(data: bytes, origin: str) -> np.ndarray:
-    """The array of an .npy file's bytes, also where its entries are Python objects and so pickled."""
+    """Return the array in an .npy file's bytes, even if its entries are pickled Python objects."""
     header = read_header(io.BytesIO(data), len(data), origin)
     if not header.dtype.hasobject:
         return read_npy(data, origin)
@@ -56,7 +56,7 @@ def read_object_npy(data: bytes, origin: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Global:
-    """A name a stream refers to. It stays a name."""
+    """A name that a stream refers to; it is never resolved."""
 
     name: str
 
@@ -140,7 +140,7 @@ class _Machine:
         self.marks.append(len(self.stack))
 
     def do_pop(self, _: Any) -> None:
-        # As in the original machine, POP right after MARK takes the mark away.
+        # As in Python's own unpickler, POP right after MARK removes the mark.
         if self.marks and self.marks[-1] == len(self.stack):
             self.marks.pop()
         else:
@@ -264,7 +264,7 @@ class _Machine:
         self.stack.append(built)
 
     def as_bytes(self, raw: str | bytes) -> bytes:
-        """Python 2 wrote bytes as text, one character a byte."""
+        """Return bytes that Python 2 wrote as text, one character per byte."""
         if isinstance(raw, bytes):
             return raw
         self.spend(len(raw))
@@ -278,7 +278,7 @@ def _plain(value: Any) -> Any:
 
 
 def _tuple(items: list[Any]) -> tuple[Any, ...]:
-    # Names are welcome here: the arguments of a call are a tuple.
+    # Names are allowed here: the arguments of a call are a tuple.
     return tuple(item if isinstance(item, _Global) else _plain(item) for item in items)
 
 

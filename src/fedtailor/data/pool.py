@@ -1,4 +1,4 @@
-"""A pool of samples, as a source reads it and before a partition deals it to clients."""
+"""A pool of samples as a source reads it, before a partition deals it to clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Pool:
     """Samples with labels; where the source knows them, also who owns each sample and which ones are its official test part.
 
     `x` keeps its compact type: uint8 for images (channels first), integers for token ids, floats for measurements. It may be
-    memory-mapped. `mean` and `std` (one number a channel) apply to uint8 images after scaling to [0, 1].
+    memory-mapped. `mean` and `std` (one number per channel) apply to uint8 images after scaling to [0, 1].
     """
 
     x: np.ndarray
@@ -55,7 +55,7 @@ class Pool:
         return len(self.y)
 
     def subset(self, rows: np.ndarray) -> Pool:
-        """The pool of these rows only (sorted rows keep a memory-mapped file's reads in order)."""
+        """Return the pool of these rows only; sorted rows make a memory-mapped file be read in order."""
         return replace(
             self,
             x=self.x[rows],
@@ -66,22 +66,22 @@ class Pool:
 
 
 class Source(ABC):
-    """A data set that can be asked for by name. Subclasses are frozen dataclasses; their fields are the options `data.*`."""
+    """Base class of data sets. Subclasses are frozen dataclasses; their fields are the options `data.*`."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def read(self, root: Path) -> Pool:
-        """The samples; `root` is the folder that holds data sets."""
+        """Read the samples; `root` is the folder that holds data sets."""
 
     @property
     def fitting_net(self) -> str:
-        """The net to take when the config does not say."""
+        """Return the net to use if the config names none."""
         return "cnn"
 
     @property
     def fitting_partition(self) -> str:
-        """The partition to take when the config does not say."""
+        """Return the partition to use if the config names none."""
         return "dirichlet"
 
 
@@ -89,15 +89,15 @@ sources: Registry[Source] = Registry("data")
 
 
 def data_root(configured: str = "") -> Path:
-    """Where data sets are looked for: the config's data.root, else FEDTAILOR_DATA, else a cache folder."""
+    """Return the folder of data sets: the config's data.root, else FEDTAILOR_DATA, else a cache folder."""
     named = configured or os.environ.get("FEDTAILOR_DATA")
     if named:
-        return Path(os.path.expanduser(named))  # unlike Path.expanduser, it takes any text
+        return Path(os.path.expanduser(named))  # unlike Path.expanduser, it accepts any text
     return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME", "~/.cache"))) / "fedtailor"
 
 
 def missing(name: str, looked: list[Path], how: str = "") -> FedTailorError:
-    """The error for a data set that is not there: where it was looked for and how to get it."""
+    """Make the error for a missing data set: where it was looked for and how to get it."""
     places = "\n".join(f"  {path}" for path in looked)
     how = how or (
         f"Get it with:  fedtailor data get {name}\n"

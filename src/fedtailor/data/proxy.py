@@ -1,4 +1,4 @@
-"""Proxy samples for the server: some of the clients' data set, or those of another."""
+"""Proxy samples for the server, from the clients' data set or from another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PIECE = 1024  # images resized at a time
 
 
 def set_aside(pool: Pool, share: float, rng: np.random.Generator) -> tuple[Pool, Pool]:
-    """Cut a share of the samples off a pool at random, never of its official test part: what is left, and the share."""
+    """Split off a random share of a pool, never from its official test part; return the rest and the share."""
     rows = np.arange(len(pool)) if pool.test is None else np.flatnonzero(~pool.test)
     count = max(1, round(share * len(rows)))
     aside = np.sort(rng.permutation(rows)[:count])
@@ -28,10 +28,10 @@ def set_aside(pool: Pool, share: float, rng: np.random.Generator) -> tuple[Pool,
 
 
 def with_proxy(federation: Federation, pool: Pool) -> Federation:
-    """The federation with the pool's samples at its server, images resized to fit, in place of those it had.
+    """Replace the server's proxy samples by the pool's, with images resized to fit.
 
-    The labels are those of another task. They are kept where the federation has a class of that number, and samples with others are
-    left out, so that what wants a label (an attack's target) gets one that the net knows.
+    The pool's labels may belong to another task. Samples whose label is a class number of the federation are kept and others dropped,
+    so that code that needs a label (an attack's target) gets one that the net knows.
     """
     if federation.kind not in CLASSES or pool.kind not in CLASSES:
         raise FedTailorError(
@@ -45,7 +45,7 @@ def with_proxy(federation: Federation, pool: Pool) -> Federation:
             f"The proxy data has samples of shape {found} ({pixels.dtype}) where the clients have {own}; only images with as many channels "
             "can be resized to fit. Choose another data.proxy."
         )
-    pieces = np.split(rows, range(PIECE, len(rows), PIECE))  # it may be a file larger than memory
+    pieces = np.split(rows, range(PIECE, len(rows), PIECE))  # the pool may be a file larger than memory
     x = torch.cat([_fitted(torch.from_numpy(np.array(pixels[piece])), own) for piece in pieces])
     return replace(federation, server=Split(x, torch.from_numpy(pool.y[rows].astype(np.int64))))
 

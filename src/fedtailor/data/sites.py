@@ -1,4 +1,4 @@
-"""Sites: what each tells about the data that stays with it, and the federation that they make together."""
+"""Sites: how each describes the data that stays with it, and the federation that they form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedtailor.data.task import KINDS, Kind
 from fedtailor.errors import FedTailorError
 
 DTYPES = ("uint8", "float32", "float64", "int8", "int16", "int32", "int64")
-# What a site may say of itself at most: nets grow with these, and what one site says becomes part of everybody's.
+# Upper bounds of what a site may report: nets grow with these numbers, and one site's numbers affect everybody's net.
 CLASSES = 50_000
 VOCABULARY = 1_000_000
 SAMPLES = 10**9
@@ -29,13 +29,13 @@ CLIENTS = 10**6
 LONGEST = 200  # characters of a name
 CONTROLS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
-)  # what a log or a terminal would obey or choke on
+)  # characters that a log or a terminal would interpret
 MEANS, STDS = (0.0, 1.0), (0.001, 1.0)  # of pixels scaled to [0, 1]
 
 
 @dataclass(frozen=True)
 class SiteDescription:
-    """One site's client as it describes itself: the kind and number of its samples, never a sample."""
+    """A site's description of its client: the kind and number of its samples, never a sample."""
 
     client: int | None  # None: a newcomer, which has no number yet
     name: str
@@ -52,7 +52,7 @@ class SiteDescription:
 
     @classmethod
     def of(cls, federation: Federation, client: int | None) -> SiteDescription:
-        """The description of a federation of one client."""
+        """Describe a federation of one client."""
         (own,) = federation.clients
         return cls(
             client=client,
@@ -71,7 +71,7 @@ class SiteDescription:
 
     @classmethod
     def read(cls, plain: Any) -> SiteDescription:
-        """From another party's words; a ValueError says what is wrong with them."""
+        """Read an untrusted description; a ValueError says what is wrong with it."""
         expected = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(plain, dict) or plain.keys() != expected:
             raise ValueError(
@@ -109,7 +109,7 @@ class SiteDescription:
         return dataclasses.asdict(self)
 
     def stand_in(self) -> Federation:
-        """The federation of this site alone, without its samples."""
+        """Return the federation of this site alone, without its samples."""
         x = torch.empty(0, *self.shape, dtype=getattr(torch, self.dtype))
         y = torch.empty(0, dtype=torch.int64) if self.task in CLASS_TASKS else torch.empty(0, self.classes)
         train, test = (RemoteSplit(x, y, count=count) for count in (self.train, self.test))
@@ -128,9 +128,9 @@ class SiteDescription:
 
 
 def common_to(sites: Sequence[SiteDescription]) -> SiteDescription:
-    """What all sites have in common, as a site with as many samples as the largest; a FedTailorError says where they do not fit together.
+    """Merge the descriptions of all sites into one, with as many samples as the largest; a FedTailorError says where they conflict.
 
-    Label names are joined; a site's own labels find their place among them by name. Pixels are scaled by the median of the sites' own
+    Label names are merged; a site's own labels are mapped to them by name. Pixels are scaled by the median of the sites' own
     means and deviations, which no single site can move beyond the others' where there are three or more.
     """
     first = sites[0]
@@ -174,7 +174,7 @@ def common_to(sites: Sequence[SiteDescription]) -> SiteDescription:
 
 
 def federation_of(sites: Sequence[SiteDescription]) -> Federation:
-    """The federation that sites make, as their server sees it: without a single sample. Sites are numbered from 0."""
+    """Build the federation that sites form, as their server sees it, without any sample. Sites are numbered from 0."""
     numbers = [site.client for site in sites]
     for number, times in Counter(numbers).items():
         if times > 1:
@@ -193,7 +193,7 @@ def federation_of(sites: Sequence[SiteDescription]) -> Federation:
 
 
 def _labelled(site: SiteDescription) -> tuple[Kind, int]:
-    """What must be alike at all sites: the task and, but for classes, of which a site may not have all, the number of labels."""
+    """Return what must be equal at all sites: the task and the number of labels (0 for multi-class, where a site may lack classes)."""
     return site.task, 0 if site.task == "multiclass" else site.classes
 
 
@@ -202,14 +202,14 @@ def _told(site: SiteDescription) -> str:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Names that several sites have get the site's number; all do, where that is not enough."""
+    """Append the site's number to names that several sites have, or to all names if that is not enough."""
     times = Counter(names)
     numbered = [name if times[name] == 1 else f"{name}-{i}" for i, name in enumerate(names)]
     return numbered if len(set(numbered)) == len(names) else [f"{name}-{i}" for i, name in enumerate(names)]
 
 
 def _medians(values: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    """By channel; a site with one number means it for all channels."""
+    """Return the median per channel; a site's single number counts for all channels."""
     if all(value == values[0] for value in values):
         return values[0]
     channels = max(map(len, values))
@@ -223,7 +223,7 @@ def _whole(value: Any, what: str, least: int, most: int) -> int:
 
 
 def _real(value: Any, what: str, least: float, most: float) -> float:
-    if type(value) not in (int, float) or not least <= value <= most:  # NaN is not
+    if type(value) not in (int, float) or not least <= value <= most:  # also refuses NaN
         raise ValueError(f"its {what} is not a number from {least:g} to {most:g}")
     return float(value)
 

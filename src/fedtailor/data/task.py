@@ -1,4 +1,4 @@
-"""What is to be learned: the kind of labels, and with it the outputs of a net, the loss and the default metric."""
+"""The learning task: the kind of labels, and with it the outputs of a net, the loss and the default metric."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 CLASSES: tuple[Kind, ...] = ("multiclass", "binary")  # a sample has exactly one class
 LABELS: tuple[Kind, ...] = (*CLASSES, "multilabel")
 
-LARGEST = 3e38  # of a target: beyond it, float32 is infinite
+LARGEST = 3e38  # largest target: beyond it, float32 is infinite
 OUTPUT = {
     "multiclass": "one logit per class",
     "binary": "one logit, that of class 1",
@@ -29,8 +29,8 @@ OUTPUT = {
 class Task:
     """The shape of one sample (channels first for images, tokens for text), its labels, and for text the vocabulary.
 
-    `classes` counts classes, labels of a multi-label task, or targets of a regression. Labels of a batch are class numbers (n,) of
-    multi-class and binary tasks, and floats (n, classes) of the others.
+    `classes` counts classes, labels of a multi-label task, or targets of a regression. Labels of a batch are class numbers (n,) for
+    multi-class and binary tasks, and floats (n, classes) for the others.
     """
 
     shape: tuple[int, ...]
@@ -40,18 +40,18 @@ class Task:
 
     @property
     def outputs(self) -> int:
-        """Numbers that a net returns per sample."""
+        """The number of values that a net returns per sample."""
         return 1 if self.kind == "binary" else self.classes
 
     @property
     def metric(self) -> str:
-        """The metric that is reported, selects and ranks unless another is asked for."""
+        """The metric used to report, select and rank unless another is requested."""
         return {"multilabel": "f1", "regression": "rmse"}.get(self.kind, "accuracy")
 
     def loss(self, outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The mean over a batch of cross-entropy, of binary cross-entropy (labels alike), or of squared errors (targets alike).
+        """Return the batch mean of cross-entropy, binary cross-entropy (averaged over labels) or squared error (averaged over targets).
 
-        `weights` has one entry per class, and the mean is weighted by them; for a multi-label task it weights the positives of each label.
+        `weights` has one entry per class and weights the mean; for a multi-label task it weights the positives of each label.
         """
         match self.kind:
             case "multiclass":
@@ -67,13 +67,13 @@ class Task:
                 return F.mse_loss(outputs, y)
 
     def summed_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The unweighted loss summed over samples, as scores add it up."""
+        """Return the unweighted loss summed over samples, which scores accumulate."""
         if self.kind == "multiclass":
             return F.cross_entropy(outputs, y, reduction="sum")
         return self.loss(outputs, y) * len(y)
 
     def predicted(self, outputs: Tensor) -> Tensor:
-        """The answer that outputs stand for, in the form of labels."""
+        """Return the predictions that outputs stand for, in the form of labels."""
         match self.kind:
             case "multiclass":
                 return outputs.argmax(1)
@@ -85,16 +85,16 @@ class Task:
                 return outputs
 
     def correct(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """How many samples are answered without any mistake; none where answers are measurements."""
+        """Count the samples predicted without any mistake; 0 for a regression."""
         if self.kind == "regression":
             return torch.zeros((), dtype=torch.long, device=y.device)
         right = self.predicted(outputs) == y
         return right.all(1).sum() if right.ndim > 1 else right.sum()
 
     def class_weights(self, y: Tensor) -> Tensor:
-        """Weights that balance the classes in `y`: the mean over samples is 1, and a class that is not there has weight 1.
+        """Return weights that balance the classes in `y`: their mean over samples is 1, and an absent class has weight 1.
 
-        Of a multi-label task, the weight of a label's positives: its negatives over its positives.
+        For a multi-label task, return the weight of each label's positives: its negatives divided by its positives.
         """
         if self.kind == "multilabel":
             positives = y.double().sum(0)
@@ -115,5 +115,5 @@ class Task:
             )
         elif self.kind == "multilabel" and not bool(((y == 0) | (y == 1)).all()):
             raise FedTailorError(f"Labels of a multi-label task are 0 or 1, but {where} has others.")
-        elif not bool((abs(y) <= LARGEST).all()):  # NaN is not
+        elif not bool((abs(y) <= LARGEST).all()):  # also refuses NaN
             raise FedTailorError(f"Targets must be finite, but {where} has NaN or infinite ones.")

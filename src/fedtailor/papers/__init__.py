@@ -1,4 +1,4 @@
-"""The published numbers of the five papers, and what each row of their tables is here."""
+"""The published numbers of the five papers, and the runs that reproduce each row of their tables."""
 
 from fedtailor.papers.published import PublishedNumber, published, words_of
 

@@ -1,4 +1,4 @@
-"""What was measured for each cell of a preset."""
+"""The measured numbers of each cell of a preset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedtailor.papers.reproduction import ReproducedCell, Reproduction, rank_cor
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell with what was measured; where nothing was, `gap` says why."""
+    """A cell with its measured numbers; if there are none, `gap` says why."""
 
     cell: Cell
     values: tuple[float, ...]  # one per seed
@@ -53,7 +53,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A whole table or figure; `scale` says what was shrunk."""
+    """A whole table or figure; `scale` says what was scaled down."""
 
     preset: Preset
     scale: str
@@ -64,14 +64,14 @@ class Comparison:
         return [entry for entry in self.entries if entry.cell.column == name]
 
     def folders(self, row: str, column: str) -> list[Path]:
-        """The finished runs of a cell that has one run per seed."""
+        """Return the folders of a cell's finished runs, one per seed."""
         cells = [e.cell for e in self.entries if (e.cell.row, e.cell.column) == (row, column)]
         jobs = [self.grid.runs(cell, seed)[0] for cell in cells for seed in range(self.preset.seeds)]
         return [job.folder for job in jobs if job.finished]
 
     @cached_property
     def reproduction(self) -> Reproduction:
-        """What reproduction.json, the tables and the page are made from."""
+        """The data behind reproduction.json, the tables and the page."""
         preset = self.preset
         cells = [entry.reproduced() for entry in self.entries]
         orders = {name: rank_correlation([c for c in cells if c.column == name]) for name in preset.columns}

@@ -1,4 +1,4 @@
-"""How long a grid will take, measured: one client's part of a round of each kind of run, on the data itself."""
+"""Estimate how long a grid will take, by timing one client in one round of each kind of run on the real data."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fedtailor.papers.measures import Run
 
 @dataclass
 class Estimate:
-    """Seconds of work that each run still has, and why some runs cannot be done at all."""
+    """Seconds of work left in each run, and why some runs cannot be done at all."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     gaps: dict[str, str] = field(default_factory=dict)
     probes: int = 0
 
     def total(self, workers: int) -> float:
-        """Seconds on the clock: the work spread evenly, but no less than the longest run."""
+        """Return wall-clock seconds: the work spread evenly over workers, but no less than the longest run."""
         return max(sum(self.seconds.values()) / workers, max(self.seconds.values(), default=0.0))
 
 
 def estimate(jobs: Iterable[Job], tick: Callable[[str], None] = lambda text: None) -> Estimate:
-    """Probe one method of each family on each data set; runs that are under way are judged by what they have done."""
+    """Probe one method of each family on each data set; a run under way is extrapolated from its finished rounds."""
     found = Estimate()
     by_data: dict[str, list[Job]] = {}
     for job in jobs:
@@ -69,7 +69,7 @@ def _probe_all(jobs: list[Job], federation: Federation, found: Estimate, tick: C
 
 
 def probe(config: Config, federation: Federation) -> float:
-    """Seconds of a whole run, from one round in which one client takes part and all are evaluated."""
+    """Estimate the seconds of a whole run from one round in which one client takes part and all are evaluated."""
     settings, clients = config.settings, len(federation.clients)
     transfers = int(getattr(config.method, "akt_steps", 1))
     method = replace(config.method, akt_steps=1) if transfers > 1 else config.method  # type: ignore[call-arg]
@@ -90,10 +90,10 @@ def _seconds_of(rounds: list[dict[str, Any]]) -> float:
 
 
 def _data(config: Config) -> str:
-    """What is read and dealt, but for how it is dealt."""
+    """Key of runs that can share one federation for probing: the data and the number of clients, not the partition."""
     return repr((config.data, config.data_settings, config.settings.clients))
 
 
 def _kind(config: Config) -> str:
-    """Runs that cost about the same: one family of methods, net and protocol."""
+    """Key of runs that cost about the same: one family of methods, net and protocol."""
     return repr((config.method.family, config.net, replace(config.settings, seed=0)))

@@ -1,4 +1,4 @@
-"""The runs of a preset, several at a time as processes of their own; what is finished stays, what was interrupted goes on."""
+"""The runs of a preset, several at a time in separate processes; finished runs are kept, interrupted ones resumed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.papers.measures import MEASURES
 from fedtailor.papers.presets import Cell, Preset, Term, Words
 
-STATE_FIGURES = {"by-label", "surface"}  # drawn from models, so the runs keep their last checkpoints
-POLL = 0.2  # seconds between two looks at the processes
+STATE_FIGURES = {"by-label", "surface"}  # drawn from models, so their runs keep the last checkpoint
+POLL = 0.2  # seconds between two checks of the processes
 
-# A server that has imported torch once forks in milliseconds; where there is none (Windows), each process imports it anew.
+# A fork server that has imported torch forks in milliseconds; without one (Windows), each process imports torch anew.
 CONTEXT: Any = multiprocessing.get_context(
     "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 )
@@ -40,7 +40,7 @@ class Job:
 
     folder: Path
     words: Words
-    keeps_state: bool  # its last checkpoint is looked at later
+    keeps_state: bool  # its last checkpoint is needed later
 
     @property
     def name(self) -> str:
@@ -64,13 +64,13 @@ class Job:
 
     @property
     def done(self) -> int:
-        """Rounds and closing steps so far."""
+        """Rounds and closing steps done so far."""
         return len(RunFolder(self.folder).records()) if self.begun else 0
 
 
 @dataclass
 class Progress:
-    """How far a grid is; `gaps` says why a run could not be done."""
+    """Progress of a grid; `gaps` says why a run could not be done."""
 
     jobs: list[Job]
     running: list[Job] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Progress:
 
 
 class Grid:
-    """The runs that a preset's cells need, each once, whatever the number of cells that look at it."""
+    """The runs that a preset's cells need, each once, however many cells use it."""
 
     def __init__(self, preset: Preset, out: Path) -> None:
         self.preset = preset
@@ -102,7 +102,7 @@ class Grid:
         return list(self._jobs.values())
 
     def runs(self, cell: Cell, seed: int) -> list[Job]:
-        """The run of each part of a cell."""
+        """Return the run of each part of a cell."""
         return [self._jobs[with_seed(part.words, seed)] for part in cell.parts]
 
     def check(self) -> None:
@@ -115,7 +115,7 @@ class Grid:
 def carry_out(
     jobs: Iterable[Job], workers: int, watch: Callable[[Progress], None], stop: Stop, gaps: dict[str, str]
 ) -> Progress:
-    """Do what is not finished yet; a run that fails leaves a gap and the others go on."""
+    """Carry out the unfinished runs; a run that fails leaves a gap and the others go on."""
     progress = Progress(list(jobs), gaps=dict(gaps))
     waiting = [job for job in progress.jobs if not job.finished and job.name not in gaps]
     at_work: dict[str, tuple[Job, BaseProcess, Connection]] = {}
@@ -144,7 +144,7 @@ def _begin(job: Job) -> tuple[BaseProcess, Connection]:
 
 
 def _reason(process: BaseProcess, news: Connection) -> str:
-    """Why a process did not finish its run, or nothing."""
+    """Return why a process did not finish its run, or an empty text."""
     process.join()
     try:
         return str(news.recv())
@@ -153,7 +153,7 @@ def _reason(process: BaseProcess, news: Connection) -> str:
 
 
 def run_job(job: Job, sender: Connection) -> None:
-    """The work of one process: begin or resume one run, and send what went wrong, or an empty text."""
+    """Start or resume one run in a worker process, and send what went wrong, or an empty text."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     logs = job.folder.parent.parent / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def carry_on(job: Job, stop: Stop | None = None) -> None:
 
 
 def _end_with_parent() -> None:
-    """A grid that is killed takes its runs along: two processes must never write into one folder."""
+    """End this process when the grid is killed: two processes must never write into one folder."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

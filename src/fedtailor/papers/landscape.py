@@ -1,4 +1,4 @@
-"""The loss around trained models: how flat the place is where training ended."""
+"""The loss around trained models: how flat the minimum is where training ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def axis() -> np.ndarray:
 
 
 def surface_of(run: Path) -> np.ndarray:
-    """Mean training loss of clients' personal models at each point of the grid; computed once, then kept beside the run."""
+    """Return the mean training loss of clients' personal models at each grid point; computed once, then cached beside the run."""
     kept = run / "surface.csv"
     if not kept.exists():
         simulation = finished_simulation(run)
@@ -40,7 +40,7 @@ def surface_of(run: Path) -> np.ndarray:
 
 @torch.inference_mode()
 def surface(model: nn.Module, x: Tensor, y: Tensor) -> np.ndarray:
-    """The loss on (x, y) with the model moved by a·d1 + b·d2, for all a and b of the grid."""
+    """Return the loss on (x, y) with the model moved by a·d1 + b·d2, for all a and b of the grid."""
     model.eval()
     first, second = (filter_normalised(model, purpose) for purpose in ("first", "second"))
     weights = {name: p for name, p in model.named_parameters() if name in first}
@@ -57,9 +57,9 @@ def surface(model: nn.Module, x: Tensor, y: Tensor) -> np.ndarray:
 
 
 def filter_normalised(model: nn.Module, purpose: str) -> Direction:
-    """A random direction, the same for all models of one shape but each filter as long as the model's own (Li et al., 2018).
+    """Draw a random direction with each filter scaled to the norm of the model's own (Li et al., 2018).
 
-    Biases and norms have no filters and stay where they are, as do frozen weights.
+    The direction is the same for all models of one shape, up to that scaling. Biases, norm layers and frozen weights are not moved.
     """
     generator = torch_stream(0, "landscape", purpose)
     found = {}

@@ -1,4 +1,4 @@
-"""What the papers' tables report of a run, computed from its folder."""
+"""The measures that the papers' tables report, computed from a run folder."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fedtailor.experiment.run_folder import RunFolder, read_lines
 from fedtailor.learning.scoring import score
 from fedtailor.methods.fedsimsup import FedSimSup
 
-PATIENCE = 100  # evaluations without a better one, after which a run counts as converged
-TWO_MODELS = {"ditto", "perada", "heart"}  # methods whose clients train a personal model beside the common one
+PATIENCE = 100  # evaluations without improvement after which a run counts as converged
+TWO_MODELS = {"ditto", "perada", "heart"}  # methods whose clients train a personal model beside the shared one
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run, looked at for its numbers; `group` names the supervisor whose clients alone count."""
+    """A finished run to be measured; with a `group`, only the clients with that supervisor count."""
 
     path: Path
     config: Config
@@ -56,18 +56,18 @@ class Run:
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a run: what it is in words, and how it is found."""
+    """A measure of a run: its title, and the function that computes it."""
 
     title: str
     short: str
     of: Callable[[Run], float]
     lower_is_better: bool = False
-    needs_models: bool = False  # looks at the state after the last round
+    needs_models: bool = False  # needs the state after the last round
     needs_run: bool = True
 
 
 def best(run: Run) -> float:
-    """Of the best round; a method that fine-tunes after the rounds is measured when it has."""
+    """Return the accuracy of the best round; a method that fine-tunes after the rounds is measured after fine-tuning."""
     if run.records[-1]["phase"] == "finish":
         return last(run)
     return 100 * max(r["accuracy"] for r in run.records)
@@ -83,7 +83,7 @@ def last_mean(run: Run) -> float:
 
 
 def of_global_model(run: Run) -> float:
-    """The server's last model on the test samples of all clients."""
+    """Return the accuracy of the server's last model on the test samples of all clients."""
     simulation = finished_simulation(run.path)
     net = simulation.server.net(model=simulation.server.state["model"])
     clients = enumerate(simulation.federation.clients)
@@ -96,7 +96,7 @@ def seconds_per_round(run: Run) -> float:
 
 
 def rounds_to_best(run: Run) -> float:
-    """The best round that PATIENCE later evaluations did not beat."""
+    """Return the best round before the accuracy stalls for more than PATIENCE evaluations."""
     best_accuracy, best_round, waited = -1.0, 0, 0
     for record in (r for r in run.rounds if r["accuracy"] is not None):
         waited += 1
@@ -108,7 +108,7 @@ def rounds_to_best(run: Run) -> float:
 
 
 def sent_per_round(run: Run) -> float:
-    """Parameters to and from one participant in a round, counted in whole models."""
+    """Return the parameters sent to and from one participant per round, in units of whole models."""
     pool = run.config.data.read(data_root(run.config.data_settings.root))
     whole = _parameters(run.config, pool.task)
     moved = float(np.mean([(r["bytes_up"] + r["bytes_down"]) / r["picked"] for r in run.rounds]))
@@ -116,7 +116,7 @@ def sent_per_round(run: Run) -> float:
 
 
 def trained(run: Run) -> float:
-    """Millions of parameters that one client trains on CIFAR-100, in all its models."""
+    """Return the millions of parameters that one client trains on CIFAR-100, in all its models."""
     models = 2 if run.config.method.name in TWO_MODELS else 1
     return models * _parameters(run.config, Task((3, 32, 32), 100)) / 1e6
 
@@ -124,7 +124,7 @@ def trained(run: Run) -> float:
 def _parameters(config: Config, task: Task) -> int:
     net: Any = config.net
     net = replace(net, weights="") if hasattr(net, "weights") else net
-    with torch.device("meta"):  # shapes alone: no numbers are drawn, no weights read
+    with torch.device("meta"):  # shapes only: no random numbers are drawn, no weights read
         return sum(p.numel() for p in net.build(task).parameters() if p.requires_grad)
 
 

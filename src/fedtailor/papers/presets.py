@@ -1,7 +1,7 @@
-"""Every table and figure of the five papers as a preset: its cells, and the words that run each of them.
+"""Every table and figure of the five papers as a preset: its cells, and the overrides that run each of them.
 
 The facts are in one TOML file per paper. Columns and rows of a table are those of the published numbers; a setting such as
-"K=20;dir0.1" is a list of tokens, and the file says what words a token stands for.
+"K=20;dir0.1" is a list of tokens, and the file says which overrides a token stands for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedtailor.papers.measures import MEASURES
 from fedtailor.papers.published import PublishedNumber, published, words_of
 
 PAPERS = ("pgfedsplit", "heart", "fedsimsup", "fedafk", "fedah")
-# The partition stays as it is while seeds change; runs are processes of their own, which need no more.
+# The partition stays the same across seeds; each run is its own process, so it needs no parallel engine.
 ALWAYS = ("partition_seed=1", "save_models=false", "engine=inline")
 AVERAGE = "Average"  # a column that is the mean of the columns with its setting
 
@@ -29,7 +29,7 @@ Words = tuple[str, ...]
 
 
 class Term(NamedTuple):
-    """A run that a cell looks at, seeds apart, and the weight of its number there."""
+    """A run that a cell uses, without its seed, and the weight of its number in the cell."""
 
     weight: float
     name: str
@@ -42,7 +42,7 @@ class Row:
 
     name: str
     words: Words
-    method: str = ""  # as the published numbers call it
+    method: str = ""  # its name in the published numbers
     tokens: Words = ()
     group: str = ""  # only the clients with this kind of supervisor count
 
@@ -61,13 +61,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """One number: a weighted sum over runs, of which most cells have one."""
+    """One number of a table: a weighted sum over runs; most cells have just one run."""
 
     row: str
     column: str
     measure: str
     parts: tuple[Term, ...]
-    number: PublishedNumber | None = None  # the published one
+    number: PublishedNumber | None = None  # the published number
     group: str = ""
 
     @property
@@ -116,7 +116,7 @@ def find(name: str) -> Preset:
 
 
 class Paper:
-    """One paper's TOML file, and the presets it makes."""
+    """One paper's TOML file, and the presets it defines."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -143,7 +143,7 @@ class Paper:
     # -- the cells of a preset --------------------------------------------------------------------------------------------------
 
     def grid(self, facts: dict[str, Any]) -> Iterable[Cell]:
-        """Rows × columns, but for what the paper's table does not have."""
+        """Yield the cells of rows × columns, except those that the paper's table lacks."""
         columns, rows = self.columns(facts), self.rows(facts)
         for column in columns:
             for row in rows:
@@ -156,7 +156,7 @@ class Paper:
                 yield Cell(row.name, column.name, column.measure, parts, number, row.group)
 
     def gains(self, facts: dict[str, Any]) -> Iterable[Cell]:
-        """Mean advantage of one row over others, over several settings."""
+        """Yield cells with the mean advantage of one row over others, over several settings."""
         told = facts["published"]
         for dataset in facts["columns"]:
             runs = [self.column(dataset, (token,), self.facts["measure"]) for token in facts["over"]]
@@ -190,7 +190,7 @@ class Paper:
         return [self.row(method, tokens) for method, tokens in told] + given
 
     def divided(self, number: PublishedNumber, facts: dict[str, Any]) -> tuple[Words, Words]:
-        """The tokens of a setting that belong to its column, and those that make a row of their own."""
+        """Split the tokens of a setting into those of its column and those that define a separate row."""
         by = facts.get("rows_by")
         tokens = number.setting.split(";")
         mine = tuple(t for t in tokens if by and t.startswith(by))
@@ -214,7 +214,7 @@ class Paper:
         return Row(name, words, method, tokens, self.facts.get("groups", {}).get(method, ""))
 
     def token(self, token: str) -> tuple[str, Words]:
-        """How a column names a piece of a setting, and the words it stands for; "dir*" speaks for dir0.1 and dir1."""
+        """Return a token's label in column names and the overrides it stands for; "dir*" matches dir0.1 and dir1."""
         known: dict[str, list[str]] = self.facts["tokens"]
         stem = next((k for k in known if k.endswith("*") and token.startswith(k[:-1])), "")
         label, words = known[token] if token in known else known[stem]
@@ -222,7 +222,7 @@ class Paper:
         return label.replace("{}", value), tuple(words.replace("{}", value).split())
 
     def part(self, weight: float, facts: dict[str, Any], column: Column, row: Row) -> Term:
-        """One run with all its words but the seed."""
+        """Return one run with all its overrides except the seed."""
         dataset = self.facts["datasets"][column.dataset].split()
         tokens = (word for token in column.tokens for word in self.token(token)[1])
         common = [*ALWAYS, *self.facts["protocol"].split(), *dataset, *tokens]
@@ -248,14 +248,14 @@ class Paper:
 
 
 def where_known(words: Iterable[str], run: Iterable[str]) -> list[str]:
-    """The words without options that the run's method does not have: a protocol is shared by all methods."""
+    """Drop options that the run's method does not have, since a protocol is shared by all methods."""
     name = next(w for w in reversed(list(run)) if w.startswith("method=")).removeprefix("method=")
     known = {known.name for known in fields(methods.find(name))}
     return [w for w in words if not w.startswith("method.") or w.partition("=")[0].removeprefix("method.") in known]
 
 
 def settled(words: Iterable[str]) -> Words:
-    """The words without those that later ones undo: of a plain key the last, of equal words the last."""
+    """Drop overrides that later ones undo: keep the last of each plain key, and the last of equal overrides."""
     given = list(words)
     plain = {key: i for i, word in enumerate(given) if (key := word.partition("=")[0]) and not _chooses(key)}
     latest = {word: i for i, word in enumerate(given)}
@@ -263,7 +263,7 @@ def settled(words: Iterable[str]) -> Words:
 
 
 def as_number(text: str) -> float | None:
-    """None where nothing is published, or a formula such as 2aS."""
+    """Parse a published number; None if there is none, or if it is a formula such as 2aS."""
     try:
         return float(text)
     except ValueError:
@@ -271,7 +271,7 @@ def as_number(text: str) -> float | None:
 
 
 def _chooses(key: str) -> bool:
-    return key.partition(".")[0] in CHOICES  # naming another net drops the options of the one before, so order counts
+    return key.partition(".")[0] in CHOICES  # naming another net drops the options set before, so order matters
 
 
 def _parsed(text: str) -> tuple[str, Words]:

@@ -1,4 +1,4 @@
-"""Every number in the tables of PGFedSplit, HEART-PFL, FedSimSup, FedAFK and FedAH, and the words that run a row's method."""
+"""Every number in the tables of PGFedSplit, HEART-PFL, FedSimSup, FedAFK and FedAH, and the overrides that run a row's method."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FULL = ["net=resnet18"]
 ADAPTERS = ["net=resnet18-adapters"]
 MIXED = "method.supervisor=vit,cnn,lenet"
 
-# Rows that are not simply a method's name: a paper's ablations and variants.
+# Rows that are more than a method's name: a paper's ablations and variants.
 VARIANTS: dict[tuple[str, str], list[str]] = {
     ("HEART-PFL", "Baseline"): ["method=fedavg-per", *FULL],
     ("HEART-PFL", "+HDA"): ["method=heart", "method.akt=false", *FULL],
@@ -49,5 +49,5 @@ def published() -> list[PublishedNumber]:
 
 
 def words_of(paper: str, method: str) -> list[str]:
-    """The key=value words that run the method of a row, such as method=fedafk method.afa=false."""
+    """Return the key=value overrides that run the method of a row, such as method=fedafk method.afa=false."""
     return VARIANTS.get((paper, method), [f"method={method}"])

@@ -1,4 +1,4 @@
-"""A reproduced table as reproduction.json holds it: the published numbers beside the measured ones, and who ranks where."""
+"""A reproduced table as reproduction.json holds it: the published numbers beside the measured ones, and the ranks of both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ranks = tuple[int | None, int | None]  # measured, published
 
 
 class ReproducedCell(BaseModel):
-    """One published number and ours; `gap` says why there is none."""
+    """One published number and the measured one; `gap` says why a measured one is missing."""
 
     method: str
     column: str
@@ -36,7 +36,7 @@ class ReproducedCell(BaseModel):
 
     @property
     def lower_is_better(self) -> bool:
-        """As the measure says; the first files name it by its title alone."""
+        """Whether lower is better by this measure; the oldest files name the measure by its title alone."""
         titles = {m.title: m for m in MEASURES.values()}
         by_title = titles.get(self.metric) or titles.get(self.metric.replace(" a round", " per round"))
         measure = MEASURES.get(self.measure) or by_title
@@ -48,7 +48,7 @@ class ReproducedCell(BaseModel):
 
 
 class Reproduction(BaseModel):
-    """A whole table or figure; `scale` says what was shrunk."""
+    """A whole table or figure; `scale` says what was scaled down."""
 
     preset: str
     title: str
@@ -68,7 +68,7 @@ class Reproduction(BaseModel):
 
     @property
     def scale_note(self) -> str:
-        """The sentence that belongs beside every number; empty if nothing was shrunk."""
+        """The note to show beside every number; empty if nothing was scaled down."""
         text = self.scale.strip().rstrip(".")
         return f"Reproduction of {self.preset}, scaled down: {text}." if text else ""
 
@@ -81,7 +81,7 @@ class Reproduction(BaseModel):
 
     @property
     def gaps(self) -> dict[str, list[str]]:
-        """Each reason for a gap, with the columns (or the cells) that it leaves open."""
+        """Each reason for a gap, with the columns (or cells) that it leaves empty."""
         found: dict[str, list[str]] = {}
         for column, cells in self.columns.items():
             for gap in dict.fromkeys(cell.gap for cell in cells if cell.gap):
@@ -109,7 +109,7 @@ def ranks(cells: Sequence[ReproducedCell]) -> list[Ranks]:
 
 
 def rank_correlation(cells: Sequence[ReproducedCell]) -> float | None:
-    """Spearman's correlation of measured and published numbers; None where there are too few or they are all equal."""
+    """Return Spearman's correlation of measured and published numbers; None if there are too few or all are equal."""
     both = np.array([[c.measured, c.published] for c in cells if c.difference is not None], dtype=float)
     if len(both) < FEWEST or (np.ptp(both, axis=0) == 0).any():
         return None

@@ -1,4 +1,4 @@
-"""Shrinking a preset to what a machine can do, and saying what was shrunk."""
+"""Scale a preset down to what a machine can do, and describe what was scaled down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALLER = ("rounds", "epochs", "clients")  # never more than the paper's
 
 @dataclass(frozen=True)
 class Scale:
-    """What is asked for less of: seeds, rows (methods), columns, and words for every run; `over` are words to be laid over as they are."""
+    """A requested scale: seeds, rows (methods), columns, and overrides for every run; overrides in `over` apply as they are."""
 
     seeds: int | None = None
     methods: Words = ()
@@ -28,7 +28,10 @@ class Scale:
 
     @classmethod
     def parse(cls, text: str, preset: Preset) -> Scale:
-        """fraction=0.05,rounds=20,seeds=2,methods=local+fedavg,columns=1+2, or a name such as smoke, or both; dotted keys are options."""
+        """Parse fraction=0.05,rounds=20,seeds=2,methods=local+fedavg,columns=1+2, or a name such as smoke, or both.
+
+        Dotted keys are options.
+        """
         scale = cls()
         for item in _items(text, preset):
             key, sign, value = item.partition("=")
@@ -49,7 +52,7 @@ class Scale:
         return scale
 
     def shrunk(self, preset: Preset) -> Preset:
-        """The preset with fewer cells and seeds, and its runs with the words laid over."""
+        """Return the preset with fewer cells and seeds, and the overrides applied to its runs."""
         cells = tuple(
             replace(cell, parts=tuple(part._replace(words=self.laid_over(part.words)) for part in cell.parts))
             for cell in self._kept(preset)
@@ -62,7 +65,7 @@ class Scale:
         return [c for c in preset.cells if c.row in (self.methods or preset.rows) and c.column in columns]
 
     def _on_other_data(self, cell: Cell) -> Cell:
-        """With data=… laid over, a published number is no measure of what is run, and the column must not bear its name."""
+        """Rename the column and drop the published number if data=… is overridden, since they would not be comparable."""
         other = [_value(word) for word in (*self.words, *self.over) if _key(word) == "data"]
         return replace(cell, column=f"{other[-1]} for {cell.column}", number=None) if other else cell
 
@@ -71,7 +74,7 @@ class Scale:
         return settled([*words, *where_known([*kept, *self.over], words)])
 
     def told(self, preset: Preset) -> str:
-        """What the shrunk preset has less of or otherwise than the paper, in words; nothing if nothing."""
+        """Describe how the scaled-down preset differs from the paper; empty if it does not."""
         small = self.shrunk(preset)
         runs = [cell.parts for cell in self._kept(preset) if MEASURES[cell.measure].needs_run]
         before = dict.fromkeys(part.words for parts in runs for part in parts)
@@ -91,7 +94,7 @@ class Scale:
 
 
 def _items(text: str, preset: Preset) -> list[str]:
-    """The single wishes, names replaced by what they stand for."""
+    """Split the text into key=value items, with names such as smoke replaced by what they stand for."""
     items: list[str] = []
     for item in filter(None, (part.strip() for part in text.split(","))):
         items += NAMED[item].split(",") if item in NAMED else [item]
@@ -131,12 +134,12 @@ def _counted(number: str, things: str) -> str:
 
 
 def _own(words: Words, key: str) -> int:
-    """A number that every protocol gives."""
+    """Return the last value of a key that every protocol sets."""
     return next(int(_value(word)) for word in reversed(words) if _key(word) == key)
 
 
 def _last(words: Words) -> list[str]:
-    """Of each key the word that counts."""
+    """Return the override of each key that takes effect, the last one."""
     return list({_key(word): word for word in words}.values())
 
 
@@ -149,5 +152,5 @@ def _value(word: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Letters, digits and dots, so that fedavg-ft means FedAvg+FT and clean-one-way 'clean, one way'."""
+    """Keep letters, digits and dots only, so that fedavg-ft means FedAvg+FT and clean-one-way 'clean, one way'."""
     return "".join(c for c in name.lower() if c.isalnum() or c == ".")

@@ -17,15 +17,15 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ("solid", "dashed", "dashdot", "dotted")
 # From a pale to a nearly black blue, evenly darker, so that the order is the same in grey.
 SHADES = ((0.87, 0.92, 0.96), (0.62, 0.75, 0.87), (0.33, 0.53, 0.72), (0.12, 0.31, 0.47), (0.03, 0.09, 0.18))
-MOST_COLUMNS = 1000  # of a heat map; of more clients, evenly chosen ones are shown
-MOST_NAMES = 40  # of classes that are named beside a heat map
+MOST_COLUMNS = 1000  # of a heat map; with more clients, an even selection is shown
+MOST_NAMES = 40  # of classes labelled beside a heat map
 
 Groups = Mapping[str, Sequence[Result]]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A line, and a band from `low` to `high` where it stands for several runs or clients."""
+    """A line, with a band from `low` to `high` if it stands for several runs or clients."""
 
     name: str
     x: np.ndarray
@@ -38,7 +38,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Strip:
-    """One value per client, and who each client is."""
+    """One value per client, with the clients' names."""
 
     name: str
     values: np.ndarray
@@ -66,7 +66,7 @@ class Points:
     y: np.ndarray
     names: Sequence[str]
     std: np.ndarray | None = None
-    front: Sequence[int] | None = None  # filled and joined: nothing is better at their cost or a lower one
+    front: Sequence[int] | None = None  # drawn filled and joined: nothing is better at the same or a lower cost
 
 
 @dataclass(frozen=True)
@@ -93,18 +93,18 @@ class Chart:
 
 
 def looks() -> Iterator[tuple[str, str]]:
-    """Colour and line style, no two alike for a while."""
+    """Yield pairs of colour and line style that repeat only after all combinations."""
     return zip(cycle(COLOURS), cycle(DASHES), strict=False)
 
 
 def curves(groups: Groups, metric: Headline, title: str = "") -> Chart:
-    """The mean over clients in each round: a line per method, a band of ± one standard deviation over its runs."""
+    """Chart the mean over clients per round: one line per method, with a band of ± one standard deviation over its runs."""
     marks = [over_runs(name, runs, metric) for name, runs in groups.items()]
     return Chart("round", metric.axis(f"mean {metric.title} of personal models"), marks, title=title)
 
 
 def over_runs(name: str, runs: Sequence[Result], metric: Headline) -> Curve:
-    """Mean and standard deviation, in each round, over the runs that came so far."""
+    """Return the curve of mean and standard deviation over the runs that reached each round."""
     own = [run.curve_of(metric) for run in runs]
     steps = np.unique(np.concatenate([np.array(x, dtype=int) for x, _ in own]))
     values = np.full((len(runs), len(steps)), np.nan)
@@ -115,7 +115,7 @@ def over_runs(name: str, runs: Sequence[Result], metric: Headline) -> Curve:
 
 
 def strips(groups: Groups, metric: Headline) -> Chart:
-    """The last value of every client, the clients of all runs of a method together."""
+    """Chart the last value of every client, pooling the clients of all runs of a method."""
     marks = []
     for name, runs in groups.items():
         values = metric.scale * np.concatenate([run.clients(metric) for run in runs])
@@ -126,7 +126,7 @@ def strips(groups: Groups, metric: Headline) -> Chart:
 
 
 def client_heat(runs: Mapping[str, Result], metric: Headline) -> Chart:
-    """The last value of each client (columns) under each method (rows), one run per method."""
+    """Chart the last value of each client (columns) under each method (rows), one run per method."""
     largest = max(runs.values(), key=lambda run: len(run.clients(metric)))
     count = len(largest.clients(metric))
     values = np.full((len(runs), count), np.nan)
@@ -138,7 +138,7 @@ def client_heat(runs: Mapping[str, Result], metric: Headline) -> Chart:
 
 
 def label_heat(labels: Labels) -> Chart:
-    """Training samples of each class (rows) at each client (columns); nothing where there are none."""
+    """Chart the training samples of each class (rows) per client (columns); cells without samples stay blank."""
     shown = evenly(len(labels.counts))
     counts = labels.counts[shown].T.astype(float)
     counts[counts == 0] = np.nan
@@ -148,13 +148,13 @@ def label_heat(labels: Labels) -> Chart:
 
 
 def dots(groups: Groups, metric: Headline, title: str, values: Sequence[np.ndarray]) -> Chart:
-    """A number per method: its mean and standard deviation over runs."""
+    """Chart one number per method: its mean and standard deviation over runs."""
     mean, std = (np.array([metric.scale * f(v) for v in values]) for f in (np.mean, np.std))
     return Chart(title, "", [Points("", mean, np.arange(len(mean)), list(groups), std)], list(groups))
 
 
 def tradeoff(groups: Groups, metric: Headline, title: str, costs: Sequence[np.ndarray]) -> Chart:
-    """The metric against a cost, with the front of those that nothing beats at their cost or a lower one."""
+    """Chart the metric against a cost, with the Pareto front."""
     x = np.array([cost.mean() for cost in costs])
     y = np.array([metric.scale * np.mean([metric.of(r.last, "mean") for r in runs]) for runs in groups.values()])
     front = pareto_front(x, -y if metric.lower_is_better else y)
@@ -162,7 +162,7 @@ def tradeoff(groups: Groups, metric: Headline, title: str, costs: Sequence[np.nd
 
 
 def pareto_front(cost: np.ndarray, gain: np.ndarray) -> list[int]:
-    """The positions, by rising cost, of those that nothing beats at their cost or a lower one."""
+    """Return the positions, by rising cost, of the points that no other beats at the same or a lower cost."""
     kept: list[int] = []
     for k in sorted(range(len(cost)), key=lambda k: (cost[k], -gain[k])):
         if not kept or gain[k] > gain[kept[-1]]:
@@ -171,11 +171,11 @@ def pareto_front(cost: np.ndarray, gain: np.ndarray) -> list[int]:
 
 
 def of_one_seed(groups: Groups) -> tuple[dict[str, Result], int]:
-    """The runs of the seed that most methods have: the clients of two seeds are not the same."""
+    """Return the runs of the seed that most methods have, and the seed: clients differ between seeds."""
     seed = Counter(s for runs in groups.values() for s in {r.seed for r in runs}).most_common(1)[0][0]
     return {name: r for name, runs in groups.items() for r in runs if r.seed == seed}, seed
 
 
 def evenly(count: int) -> np.ndarray:
-    """All clients, or evenly chosen ones of many."""
+    """Return the numbers of all clients, or an even selection of many."""
     return np.arange(0, count, max(1, -(-count // MOST_COLUMNS)))

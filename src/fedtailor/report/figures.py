@@ -26,8 +26,8 @@ from fedtailor.report.logged import logged_by_clients, logged_by_server
 from fedtailor.report.pictures import panels
 from fedtailor.report.results import Result, read_result
 
-END = 0.15  # share of the rounds that a look at the end shows
-NUMBERED = 12  # up to so many clients, each cell of a similarity shows its number
+END = 0.15  # share of the rounds that the close-up of the end shows
+NUMBERED = 12  # up to this many clients, each cell of a similarity matrix shows its number
 SCHEDULE = {"tau": "rounds between two aggregations, τ", "alpha_mean": "mean weight of the own head, ᾱ"}
 STAGES = {
     "alignment_": "alignment of global features\nwith personal prototypes (cosine)",
@@ -36,7 +36,7 @@ STAGES = {
 
 
 def draw_figures(comparison: Comparison, out: Path) -> list[Path]:
-    """Draw each figure as PNG and SVG with the scale below it; one whose runs are all missing is left out."""
+    """Draw each figure as PNG and SVG with the scale noted below it; a figure whose runs are all missing is left out."""
     drawn = []
     for name in comparison.preset.figures:
         figure = FIGURES[name](comparison) if any(e.values for e in comparison.entries) else None
@@ -52,7 +52,7 @@ def draw_figures(comparison: Comparison, out: Path) -> list[Path]:
 
 
 def results_of(comparison: Comparison, column: str) -> dict[str, list[Result]]:
-    """The finished runs of each row."""
+    """Return the finished runs of each row."""
     found = {row: [read_result(path) for path in comparison.folders(row, column)] for row in comparison.preset.rows}
     return {row: runs for row, runs in found.items() if runs}
 
@@ -64,7 +64,7 @@ def curves_figure(comparison: Comparison) -> Figure | None:
 
 
 def curves_and_end_figure(comparison: Comparison) -> Figure | None:
-    """All rounds, and the last ones closer up."""
+    """All rounds, and a close-up of the last ones."""
     column = comparison.preset.columns[0]
     whole = curves(results_of(comparison, column), Headline(), column)
     if not whole.marks:
@@ -108,7 +108,7 @@ def ablation_figure(comparison: Comparison) -> Figure | None:
 
 
 def stages_figure(comparison: Comparison) -> Figure | None:
-    """Three panels over the rows: accuracy, and the means over stages and clients of what they logged last."""
+    """Three panels over the rows: accuracy, and the means over stages and clients of the values logged last."""
     column = comparison.preset.columns[0]
     runs = results_of(comparison, column)
     accuracy = {e.cell.row: e.values for e in comparison.column(column) if e.values}
@@ -124,14 +124,14 @@ def stages_figure(comparison: Comparison) -> Figure | None:
 
 
 def last_logged(result: Result, prefix: str) -> float:
-    """The mean over all stages, and over clients in the round in which each last took part."""
+    """Return the mean of a logged value over all stages and clients, each client in the round in which it last took part."""
     series = [clients for name, clients in logged_by_clients(result).items() if name.startswith(prefix)]
     last = [values[max(values)] for clients in series for values in clients.values()]
     return float(np.mean(last)) if last else float("nan")
 
 
 def by_label_figure(comparison: Comparison) -> Figure | None:
-    """One client: the labels it trains on, and how its model does on every label, rows side by side."""
+    """One client: the labels it trains on, and its model's accuracy on every label, rows side by side."""
     column = comparison.preset.columns[0]
     found = {row: comparison.folders(row, column) for row in comparison.preset.rows}
     runs = {row: [finished_simulation(path) for path in paths] for row, paths in found.items() if paths}
@@ -147,14 +147,14 @@ def by_label_figure(comparison: Comparison) -> Figure | None:
 
 
 def telling_client(counts: np.ndarray) -> int:
-    """The client with most labels among those that lack one, so that both few and no samples of a label can be seen."""
+    """Return the client with most labels among those that lack one, which shows labels with few and with no samples."""
     held = (counts > 0).sum(axis=1)
     return int(np.argmax(np.where(held < counts.shape[1], held, -1)))
 
 
 @torch.inference_mode()
 def accuracy_by_label(simulation: Simulation, model: nn.Module) -> np.ndarray:
-    """The share of each label's test samples, of all clients, that the model gets right; NaN for a label without any."""
+    """Return the accuracy on each label over all clients' test samples; NaN for a label without samples."""
     model.eval()
     right, total = (torch.zeros(simulation.federation.classes, dtype=torch.float64) for _ in range(2))
     for i, client in enumerate(simulation.federation.clients):
@@ -166,7 +166,7 @@ def accuracy_by_label(simulation: Simulation, model: nn.Module) -> np.ndarray:
 
 
 def surface_figure(comparison: Comparison) -> Figure | None:
-    """Loss surfaces of all rows with one scale of heights, and how far each rises on average above its centre."""
+    """Loss surfaces of all rows on one scale, and how far each rises on average above its centre."""
     column = comparison.preset.columns[0]
     paths = {row: found[0] for row in comparison.preset.rows if (found := comparison.folders(row, column))}
     surfaces = {row: surface_of(path) for row, path in paths.items()}

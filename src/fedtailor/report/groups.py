@@ -12,7 +12,7 @@ from fedtailor.experiment.config import CHOICES
 from fedtailor.methods import methods
 from fedtailor.report.results import Result
 
-NO_MATTER = {"seed", "checkpoint_every", "save_models", "data.root"}  # repeat a run, or change no number of it
+NO_MATTER = {"seed", "checkpoint_every", "save_models", "data.root"}  # repeat a run, or change none of its numbers
 
 Flat = dict[str, Any]
 
@@ -26,7 +26,7 @@ def flat(config: Mapping[str, Any]) -> Flat:
             continue
         values[key] = Path(value["name"]).stem if key == "method" else value["name"]
         values |= {f"{key}.{k}": v for k, v in value.items() if k != "name"}
-        if values[key] != value["name"]:  # a file, which tells it from another of that name
+        if values[key] != value["name"]:  # a file, whose path tells it from another method of that name
             values[f"{key}.file"] = value["name"]
     return values
 

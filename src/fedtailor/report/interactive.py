@@ -17,15 +17,15 @@ Trace = dict[str, Any]
 DASHES = {"solid": "solid", "dashed": "dash", "dashdot": "dashdot", "dotted": "dot"}
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "hexagon")
 GUIDE = {"color": "#888888", "width": 1.2, "dash": "dot"}
-WIDEST = 24  # letters of a name beside an axis; the whole name appears under the pointer
-MOST_POINTS = 240  # of a curve: more than a screen tells apart
+WIDEST = 24  # characters of a name beside an axis; the whole name appears under the pointer
+MOST_POINTS = 240  # of a curve: more than a screen can show
 MOST_DOTS = 4000  # clients drawn one by one beside their boxes
 MOST_TEXTS = 20_000  # cells of a heat map with a text of their own; more would make the file large
-LETTER, LINE = 0.018, 0.035  # how wide a letter is and how far from its point a name stands, as shares of the chart
+LETTER, LINE = 0.018, 0.035  # width of a letter and distance of a name from its point, as fractions of the chart
 
 
 def plotly_chart(chart: Chart) -> dict[str, Any]:
-    """The chart as plotly.js takes it."""
+    """Convert a chart to what plotly.js takes."""
     dots = sum(len(mark.values) for mark in chart.marks if isinstance(mark, Strip))
     traces: list[Trace] = []
     for place, (mark, (colour, dash)) in enumerate(zip(chart.marks, looks(), strict=False)):
@@ -76,7 +76,7 @@ def _curve(curve: Curve, colour: str, dash: str) -> list[Trace]:
 
 
 def _box(strip: Strip, place: int, colour: str, *, each: bool) -> Trace:
-    """A box with every client as a dot or, of very many clients, enough quantiles for the same box."""
+    """A box with every client as a dot or, for very many clients, enough quantiles for the same box."""
     values = strip.values if each or len(strip.values) < 200 else np.quantile(strip.values, np.linspace(0, 1, 200))
     dots = {"boxpoints": "all", "pointpos": 0, "jitter": 0.6, "text": [_text(who) for who in strip.who]}
     box = {"type": "box", "orientation": "h", "y0": place, "line": {"width": 1.5}, "showlegend": False}
@@ -100,7 +100,7 @@ def _heat(heat: Heat) -> Trace:
 
 
 def _points(points: Points, place: int, *, by_name: bool) -> list[Trace]:
-    """Dots of one colour and symbol; those that have a row or a place on a front each have their own colour."""
+    """Dots of one colour and symbol; in a chart by name or with a front, each dot has its own colour."""
     own = by_name or points.front is not None
     colour = [c for _, (c, _) in zip(points.names, looks(), strict=False)] if own else COLOURS[place % len(COLOURS)]
     symbol: Any = "circle" if own else SYMBOLS[place % len(SYMBOLS)]
@@ -128,7 +128,7 @@ def _points(points: Points, place: int, *, by_name: bool) -> list[Trace]:
 
 
 def _labels(points: Points) -> list[str]:
-    """The names on the front, best first, but for those that would touch another."""
+    """Label the points on the front, best first, leaving out names that would touch another."""
     labels, taken = [""] * len(points.names), list[tuple[float, float, float]]()
     across, up = points.x / (points.x.max() or 1.0), (points.y - points.y.min()) / (np.ptp(points.y) or 1.0)
     for k in reversed(points.front or ()):
@@ -164,12 +164,12 @@ def _padded(values: np.ndarray) -> list[float]:
 
 
 def _text(value: object) -> str:
-    """Text that plotly.js shows as it is: it takes a few HTML tags in any text."""
+    """Escape text for plotly.js, which interprets a few HTML tags in any text."""
     return html.escape(one_line(value), quote=False)
 
 
 def _tick(name: str) -> str:
-    """A long name without its middle: variants of a method begin alike and end in what tells them apart."""
+    """Shorten a long name in the middle: variants of a method begin alike and differ at the end."""
     half = WIDEST // 2
     return _text(name if len(name) <= WIDEST else f"{name[: half - 1]}…{name[-half:]}")
 
@@ -179,5 +179,5 @@ def _lines(name: str) -> list[str]:
 
 
 def _short(values: Iterable[float]) -> list[float | None]:
-    """Numbers short enough for a small file and fine enough for every eye; null where there is none."""
+    """Round numbers to keep the file small, more finely than a screen shows; null for missing ones."""
     return [float(f"{v:.5g}") if np.isfinite(v) else None for v in values]

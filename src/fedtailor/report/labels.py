@@ -15,14 +15,14 @@ from fedtailor.printable import drawable
 from fedtailor.report.charts import Heat
 from fedtailor.report.pictures import draw_heat
 
-INK = "#1f4e79"  # one dark blue: it prints as a dark grey and needs no telling apart from other colours
-BUBBLES = (50, 30)  # up to so many clients and classes, bubbles; beyond, a heat map
-INCH = 0.27  # between two neighbours among the bubbles
+INK = "#1f4e79"  # one dark blue, which prints as dark grey
+BUBBLES = (50, 30)  # up to this many clients and classes, bubbles; beyond, a heat map
+INCH = 0.27  # between neighbouring bubbles
 THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
 def label_figure(counts: np.ndarray, labels: Sequence[str] = ()) -> Figure:
-    """Draw the counts (clients × classes) as bubbles whose area is the count, or many as a heat map; on top the clients' sizes."""
+    """Draw the counts (clients × classes) as bubbles whose area is the count, or as a heat map if many; clients' sizes on top."""
     clients, classes = counts.shape
     few = clients <= BUBBLES[0] and classes <= BUBBLES[1]
     width = np.clip(INCH * clients, 3.2, 9.0) if few else 6.5
@@ -60,7 +60,7 @@ def _draw_bubbles(axes: Axes, side: Axes, counts: np.ndarray, diameter: float, h
     """Bubbles, and beside them a scale of round counts; `height` is in inches, `diameter` in points."""
     client, label = np.nonzero(counts)
     largest = max(1, int(counts.max()))
-    area = diameter**2 / largest  # of one sample
+    area = diameter**2 / largest  # area of one sample
     axes.set_axisbelow(True)
     axes.grid(color="#e3e7ec", linewidth=0.7)
     axes.scatter(client, label, s=area * counts[client, label], color=INK, linewidth=0)
@@ -81,7 +81,7 @@ def _draw_heat(axes: Axes, side: Axes, counts: np.ndarray) -> None:
 
 
 def _round(value: float) -> int:
-    """One leading digit: 1,734 becomes 1,000, so that no bubble of the scale is larger than any drawn."""
+    """Round down to one leading digit: 1,734 becomes 1,000, so that no bubble of the scale exceeds the largest drawn."""
     digit = 10 ** int(np.log10(max(value, 1)))
     return max(1, int(value // digit * digit))
 

@@ -21,9 +21,9 @@ from fedtailor.report.page import content, page
 from fedtailor.report.results import Result, read_run
 from fedtailor.report.sections import Section, sections
 
-HERE = "127.0.0.1"  # nobody else's machine can ask
+HERE = "127.0.0.1"  # reachable from this machine only
 FILES = ("config.toml", "metrics.jsonl", "clients.jsonl", "status.json", "labels.json")
-PATIENCE = 10.0  # seconds to send a request, and to take a page
+PATIENCE = 10.0  # seconds for a client to send a request, and to receive a page
 MOST_AT_ONCE = 32
 
 Stamp = tuple[tuple[int, int], ...]
@@ -55,7 +55,7 @@ class Watched:
 class PageHandler(BaseHTTPRequestHandler):
     """Serve the page and its changes, only to requests for this machine's own name."""
 
-    timeout = PATIENCE  # for a reader that takes no more
+    timeout = PATIENCE  # for a client that stops reading
 
     def __init__(self, watched: Watched, *given: Any) -> None:
         self.watched = watched
@@ -63,7 +63,7 @@ class PageHandler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        # One limit for the whole request: a byte now and then would satisfy the socket's own.
+        # One limit for the whole request: an occasional byte would satisfy the socket's own timeout.
         self._hurry = Timer(PATIENCE, self._hang_up)
         self._hurry.daemon = True
         self._hurry.start()
@@ -102,7 +102,7 @@ class PageHandler(BaseHTTPRequestHandler):
 
     def _send(self, code: int, kind: str, body: str) -> None:
         data = body.encode()
-        with suppress(OSError):  # a tab closed while it loads is nobody's mistake
+        with suppress(OSError):  # a tab closed while it loads is no error
             self.send_response(code)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data)))
@@ -115,7 +115,7 @@ class PageHandler(BaseHTTPRequestHandler):
 
 
 class WatchServer(ThreadingHTTPServer):
-    """Answer a few requests at a time; one too many is closed, and may come again."""
+    """Answer a few requests at a time; surplus connections are closed and may retry."""
 
     def __init__(self, watched: Watched, port: int) -> None:
         self._free = BoundedSemaphore(MOST_AT_ONCE)
@@ -142,7 +142,7 @@ class WatchServer(ThreadingHTTPServer):
 def serve(paths: Sequence[Path], command: str, port: int = 0) -> WatchServer:
     """Return a server, ready to be started, on this port or any free one."""
     watched = Watched(paths, command)
-    watched.now()  # a folder without a run is told before anything is served
+    watched.now()  # a folder without a run is reported before anything is served
     try:
         return WatchServer(watched, port)
     except (OSError, OverflowError) as error:

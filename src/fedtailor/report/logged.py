@@ -14,18 +14,18 @@ from fedtailor.report.charts import Chart, Curve
 from fedtailor.report.pictures import panels, save
 from fedtailor.report.results import Result
 
-FEW = 30  # clients with a line each; more become a band
+FEW = 30  # up to this many clients get a line each; more become a band
 OF_EVERY_RUN = {
     *("round", "phase", "step", "best_round", "train_loss", "picked", "replied", "bytes_up", "bytes_down"),
     *("missing", "rejected", "diverged", "loss"),
 }
-PREFIXES = ("seconds_", "best_", "validation_")  # of names in every run
+PREFIXES = ("seconds_", "best_", "validation_")  # of names that every run logs
 
 Series = dict[int, float]  # round -> value; a round without one is not there
 
 
 def logged_picture(result: Result, path: Path) -> bool:
-    """Draw a panel per name that a method logged; return False, and draw nothing, if it logged nothing."""
+    """Draw one panel per name that a method logged; return False, and draw nothing, if it logged nothing."""
     charts = logged_charts(result)
     if charts:
         figure = panels(charts, size=(4.6, 3.4))
@@ -36,7 +36,7 @@ def logged_picture(result: Result, path: Path) -> bool:
 
 
 def logged_charts(result: Result) -> list[Chart]:
-    """A chart per name: the clients' curves (or the middle four fifths of many) and their mean, and the server's."""
+    """Return one chart per name: the clients' curves (or the middle 80 % of many), their mean, and the server's curve."""
     server, clients = logged_by_server(result), logged_by_clients(result)
     means = {name: server.pop(f"{name}_mean") for name in clients if f"{name}_mean" in server}
     charts = []
@@ -50,7 +50,7 @@ def logged_charts(result: Result) -> list[Chart]:
 
 
 def client_curves(clients: Sequence[Series], told: Series | None) -> list[Curve]:
-    """The mean (as the server logged it, if it did), with every client or, of many, a band with 80 % of them."""
+    """Return the mean (the server's, if it logged one) and every client's curve or, for many clients, a band with 80 % of them."""
     rounds = sorted({t for series in clients for t in series})
     values = [[series[t] for series in clients if t in series] for t in rounds]
     mean = _curve("mean of clients", told or dict(zip(rounds, map(np.mean, values), strict=True)))
@@ -61,7 +61,7 @@ def client_curves(clients: Sequence[Series], told: Series | None) -> list[Curve]
 
 
 def logged_by_server(result: Result) -> dict[str, Series]:
-    """Each name the server logged, with its value in each round that has one."""
+    """Return each name that the server logged, with its value in each round that has one."""
     series: dict[str, Series] = {}
     metrics = ["accuracy", *result.scores]
     ours = {*OF_EVERY_RUN, *(name for m in metrics for names in columns(m).values() for name in names)}
@@ -74,7 +74,7 @@ def logged_by_server(result: Result) -> dict[str, Series]:
 
 
 def logged_by_clients(result: Result) -> dict[str, dict[int, Series]]:
-    """Each name clients logged, with the series of each client."""
+    """Return each name that clients logged, with the series of each client."""
     series: dict[str, dict[int, Series]] = {}
     for line in result.lines:
         for client, values in line["logged"].items() if line["phase"] == "round" else ():

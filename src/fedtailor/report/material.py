@@ -15,7 +15,7 @@ from fedtailor.report.results import Result, find_runs, read_run
 
 @dataclass(frozen=True)
 class Material:
-    """The runs, the reproductions they belong to (by folder), folders that could not be read, and what was asked for."""
+    """The runs, the reproductions they belong to (by folder), folders that could not be read, and the requested options."""
 
     results: list[Result]
     reproductions: dict[Path, Reproduction]
@@ -32,7 +32,7 @@ class Material:
         return [r for r in self.results if r.evaluated]
 
     def scale(self, results: Sequence[Result]) -> list[str]:
-        """What must stand beside every number of these runs: that they are part of a scaled-down reproduction."""
+        """Return the notes to show beside every number of these runs: that they belong to a scaled-down reproduction."""
         paths = [r.path.resolve() for r in results]
         found = (r for folder, r in self.reproductions.items() if any(p.is_relative_to(folder) for p in paths))
         return [r.scale_note for r in found if r.scale_note]

@@ -19,7 +19,7 @@ from fedtailor.report.sheets import one_line
 
 
 def page(sections: Sequence[Section], stamp: str = "") -> str:
-    """The whole page; with a stamp it asks the server it came from for changes since."""
+    """Render the whole page; with a stamp, the page polls its server for changes since."""
     scripts = [get_plotlyjs(), _file("page.js")]
     return _template("page.html").render(
         sections=sections,
@@ -32,21 +32,21 @@ def page(sections: Sequence[Section], stamp: str = "") -> str:
 
 
 def content(sections: Sequence[Section], stamp: str = "") -> str:
-    """What changes while a run goes on, as JSON: the text of each section, the charts, and a stamp that tells states apart."""
+    """Return what changes during a run as JSON: the text of each section, the charts, and a stamp of the state."""
     charts = {f"{s.id}-{k}": chart for s in sections for k, chart in enumerate(s.charts)}
-    texts = {s.id: section_text(s) for s in sections} if stamp else {}  # a page that stays as it is has them already
+    texts = {s.id: section_text(s) for s in sections} if stamp else {}  # a static page has them already
     return json.dumps({"charts": charts, "texts": texts, "stamp": stamp}, separators=(",", ":"), allow_nan=False)
 
 
 def section_text(section: Section) -> str:
-    """Paragraphs, tables and commands of a section as HTML."""
+    """Render paragraphs, tables and commands of a section as HTML."""
     module: Any = _template("text.html").module
     return str(module.text(section))
 
 
 @cache
 def _template(name: str) -> Template:
-    """A template in which everything but Markup is shown as text, in one line."""
+    """Load a template that escapes each value and puts it on one line, unless it is Markup."""
     shown = Environment(
         loader=PackageLoader("fedtailor", "report"),
         autoescape=True,
@@ -60,12 +60,12 @@ def _file(name: str) -> str:
 
 
 def _inline(data: str) -> str:
-    """JSON between script tags: no text in it can close them."""
+    """Make JSON safe between script tags, so that no text in it can close them."""
     return data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _policy(scripts: Sequence[str], *, live: bool) -> str:
-    """Only these scripts run, whatever else came into the page, and nothing is fetched."""
+    """Return the content security policy: only these scripts run, and nothing is fetched from elsewhere."""
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     connect = "'self'" if live else "'none'"
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; connect-src {connect}"

@@ -26,7 +26,7 @@ from fedtailor.report.results import Result
 MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*", "<", ">", "h")
 HATCHES = ("", "//", "..", "xx", "--", "oo")
 FEW = 8  # names whose legend fits into a panel
-WIDEST = 26  # letters per line of a name
+WIDEST = 26  # characters per line of a name
 LABEL: dict[str, Any] = {"boxstyle": "round", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
 BLUES = LinearSegmentedColormap.from_list("blues", SHADES)
 
@@ -124,7 +124,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def _draw_strip(axes: Axes, strip: Strip, place: int, colour: str) -> None:
-    """One dot per client with box and median; the dots' offsets go by rank, so the picture is the same every time."""
+    """Draw one dot per client with box and median; offsets go by rank, so the picture is reproducible."""
     values = np.sort(strip.values)
     axes.scatter(values, place + 0.28 * np.sin(2.4 * np.arange(len(values))), s=14, color=colour, alpha=0.6, lw=0)
     grey: dict[str, Any] = {"boxprops": {"color": "#888888"}, "medianprops": {"color": "black"}}
@@ -132,7 +132,7 @@ def _draw_strip(axes: Axes, strip: Strip, place: int, colour: str) -> None:
 
 
 def _draw_bars(axes: Axes, bars: Bars, place: int, many: int) -> None:
-    """Bars with their numbers on them, unless several stand side by side."""
+    """Draw bars, labelled with their numbers unless several stand side by side."""
     width = 0.8 / many
     at = np.arange(len(bars.heights)) - 0.4 + width * (place + 0.5)
     look: dict[str, Any] = {

@@ -23,7 +23,7 @@ SECONDS_BETWEEN_LINES = 5.0
 
 
 class Progress(Callback):
-    """Show how far a run is."""
+    """Show the progress of a run."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Terminal(stderr=True)
@@ -56,7 +56,7 @@ class Progress(Callback):
 
 
 class GridProgress:
-    """Watches the runs of a grid, all rounds of all runs as one bar."""
+    """Show the progress of a grid: all rounds of all runs as one bar."""
 
     def __init__(self, console: Console, steps: dict[str, int]) -> None:
         self.console = console
@@ -67,7 +67,7 @@ class GridProgress:
         self._said, self._told = time.monotonic(), 0
 
     def update(self, done: dict[str, int], running: list[str]) -> None:
-        """`done` has the rounds of the runs that have moved."""
+        """Update the bar; `done` has the rounds of the runs that advanced."""
         self.done |= done
         finished = sum(self.done[name] >= count for name, count in self.steps.items())
         rounds, label = sum(self.done.values()), f"runs {finished}/{len(self.steps)}"
@@ -87,7 +87,7 @@ def _animated(console: Console) -> bool:
 
 
 def _rounds_bar(console: Console, extra: str) -> Bars:
-    """A bar of rounds with one more field, shown on a terminal or in a notebook only."""
+    """Make a bar of rounds with one extra field, shown on a terminal or in a notebook only."""
     return Bars(
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
@@ -101,7 +101,7 @@ def _rounds_bar(console: Console, extra: str) -> Bars:
 
 @contextmanager
 def download_progress(console: Console) -> Iterator[Callable[[int, int | None, str], None]]:
-    """A callback (done, total, file name) that moves one bar for each file."""
+    """Give a callback (done, total, file name) that moves one bar per file."""
     with Bars(
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console
     ) as bars:

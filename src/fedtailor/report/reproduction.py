@@ -23,7 +23,7 @@ FIELDS = (
 
 
 def listing() -> Table:
-    """All tables and figures with their titles and sizes."""
+    """List all tables and figures with their titles and sizes."""
     table = Table("name", "title", "cells", "data sets", box=None, pad_edge=False)
     for preset in presets().values():
         table.add_row(preset.name, preset.title, str(len(preset.cells)), ", ".join(data_sets(preset)))
@@ -82,7 +82,7 @@ def reproduction_csv(found: Reproduction) -> str:
 
 
 def agreement_chart(found: Reproduction) -> Chart:
-    """Measured over published, a dot per method; on the diagonal they agree."""
+    """Chart measured over published numbers, one dot per method; on the diagonal they agree."""
     both = [cell for cell in found.cells if cell.difference is not None]
     values = np.array([[cell.published, cell.measured] for cell in both] or [[0, 100]], dtype=float)
     ends = np.array([values.min(), values.max()])

@@ -24,7 +24,7 @@ log = logging.getLogger("fedtailor")
 
 
 class _Checked(BaseModel):
-    """What a report relies on in a file that may be damaged, or somebody else's."""
+    """Schema of what a report relies on in a file that may be damaged or untrusted."""
 
     model_config = ConfigDict(strict=True)
 
@@ -99,11 +99,11 @@ class Result:
 
     @property
     def metric(self) -> Headline:
-        """The metric that selects and ranks."""
+        """The metric used to select and rank."""
         return Headline(self.records[-1].get("select_by") or "accuracy") if self.records else Headline()
 
     def clients(self, metric: Headline | None = None) -> np.ndarray:
-        """The last value of each client; NaN where there is none."""
+        """Return the last value of each client; NaN where there is none."""
         return self.scores.get((metric or self.metric).name, np.array([]))
 
     @property
@@ -126,7 +126,7 @@ class Result:
 
     @property
     def rounds(self) -> int:
-        """The last round that was carried out."""
+        """The number of the last finished round."""
         return self.records[-1]["round"] if self.records else 0
 
     @property
@@ -161,7 +161,7 @@ class Result:
         return self.curve_of(self.metric)
 
     def curve_of(self, metric: Headline) -> tuple[list[int], list[float]]:
-        """Steps (rounds, then closing steps) and the mean over clients at each."""
+        """Return the steps (rounds, then closing steps) and the mean over clients at each."""
         values = {r["round"] + r.get("step", 0): metric.of(r, "mean") for r in self.records}
         known = {step: value for step, value in values.items() if np.isfinite(value)}
         return list(known), list(known.values())
@@ -174,7 +174,7 @@ class Result:
 
     @cached_property
     def labels(self) -> Labels | None:
-        """None if the run has not written them."""
+        """The clients' label counts; None if the run has not written them."""
         try:
             read = json.loads(RunFolder(self.path).labels.read_text())
             counts = np.array(read["counts"], dtype=int)

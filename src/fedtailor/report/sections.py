@@ -21,7 +21,7 @@ from fedtailor.report.sheets import Sheet
 from fedtailor.report.significance import against, choose_baseline
 
 CHANCE = 0.05
-FEW_RUNS = 12  # whose table stands open
+FEW_RUNS = 12  # up to this many, their table is shown unfolded
 CURVES = (
     "Mean over the clients' own models. A click on a name in the legend hides a method, a double click leaves it alone; "
     "bands are ± one standard deviation over runs."
@@ -52,7 +52,7 @@ class Section:
 
 
 def sections(material: Material, command: str) -> list[Section]:
-    """The whole report in the order it is read."""
+    """Return the whole report in reading order."""
     return [
         _head(material),
         *(_reproduction(f"r{k}", found) for k, found in enumerate(material.reproductions.values())),
@@ -86,7 +86,7 @@ def _reproduction(mark: str, found: Reproduction) -> Section:
 
 
 def _federation(mark: str, title: str, material: Material) -> list[Section]:
-    """The comparison of runs on the same clients, then their charts."""
+    """Return the comparison of runs on the same clients, then their charts."""
     runs = material.federations[title]
     groups = by_method([r for r in runs if r.evaluated])
     sheet = tables.comparison_sheet(title, runs, material)
@@ -100,7 +100,7 @@ def _federation(mark: str, title: str, material: Material) -> list[Section]:
 
 
 def _charts(groups: dict[str, list[Result]], material: Material) -> dict[str, tuple[str, str, list[charts.Chart]]]:
-    """Heading, text and charts of each section below a comparison."""
+    """Return heading, text and charts of each section below a comparison."""
     metric = material.metric
     one, seed = charts.of_one_seed(groups)
     labels = next((r.labels for r in one.values() if r.labels), None)
@@ -131,7 +131,7 @@ def _charts(groups: dict[str, list[Result]], material: Material) -> dict[str, tu
 
 
 def _lead(groups: dict[str, list[Result]], material: Material) -> list[tuple[str, str]]:
-    """Who does best, and whether that means anything."""
+    """Say which method does best, and whether its lead is significant."""
     if len(groups) < 2:
         return []
     metric = material.metric

@@ -1,4 +1,4 @@
-"""A table of text, as HTML, Markdown, LaTeX or for the terminal, in which nothing a user wrote is markup."""
+"""A table of text as HTML, Markdown, LaTeX or for the terminal, with all users' text escaped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LATEX = {
     "−": "$-$",
     "—": "---",
 }
-WIDEST = 22  # letters per line of a name in the terminal
+WIDEST = 22  # characters per line of a name in the terminal
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def as_markdown(sheet: Sheet, level: int = 3) -> str:
 
 
 def as_latex(sheet: Sheet) -> str:
-    """A table of the package booktabs."""
+    """Render as a LaTeX table for the package booktabs."""
     import pandas as pd  # slow to import
 
     rows = [[rf"\textbf{{{t}}}" if sheet.is_strong(r) else t for t in map(escape_latex, r)] for r in sheet.rows]
@@ -67,7 +67,7 @@ def as_latex(sheet: Sheet) -> str:
 
 
 def as_rich(sheet: Sheet) -> Table:
-    """A table for the terminal; a long name is broken over lines, so that there is room for the numbers."""
+    """Render for the terminal; long names are wrapped to leave room for the numbers."""
     caption = Text("\n".join(sheet.notes)) if sheet.notes else None
     title = Text(sheet.title) if sheet.title else None
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
@@ -84,7 +84,7 @@ def escape_html(text: object) -> str:
 
 
 def escape_markdown(text: object) -> str:
-    """Angle brackets and ampersands become entities, every other sign of Markdown gets a backslash."""
+    """Escape Markdown: angle brackets and ampersands become entities, every other special character gets a backslash."""
     entities = html.escape(one_line(text), quote=False)
     return re.sub(r"([\\`*_{}\[\]#|~!$])", r"\\\1", entities)
 

@@ -20,7 +20,7 @@ TESTS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """Two-sided p (after Holm's correction over all rivals of a baseline), and how many pairs of what it rests on."""
+    """A two-sided p-value (after Holm's correction over all methods tested against a baseline), with the number and kind of pairs."""
 
     p: float
     n: int
@@ -51,7 +51,7 @@ def against(groups: Mapping[str, Sequence[Result]], baseline: str, metric: Headl
 
 
 def paired_test(one: Sequence[Result], other: Sequence[Result], metric: Headline) -> Verdict | None:
-    """Test over the seeds that both have or, if that is one, over its clients; None if there is nothing to pair."""
+    """Test over the seeds that both have or, if that is one seed, over its clients; None if there is nothing to pair."""
     left, right = ({r.seed: r for r in runs if r.finished} for runs in (one, other))
     seeds = sorted(left.keys() & right.keys())
     if len(seeds) > 1:
@@ -66,7 +66,7 @@ def paired_test(one: Sequence[Result], other: Sequence[Result], metric: Headline
 
 
 def holm(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
-    """Holm's correction: the smallest p times the number of tests, the next times one less, and never falling."""
+    """Apply Holm's correction: the smallest p times the number of tests, the next times one less, and never decreasing."""
     corrected, floor = {}, 0.0
     for rank, (name, verdict) in enumerate(sorted(verdicts.items(), key=lambda item: item[1].p)):
         floor = max(floor, min(1.0, verdict.p * (len(verdicts) - rank)))

@@ -1,4 +1,4 @@
-"""The comparison of methods: its columns, and the table for terminal, page and files."""
+"""The comparison of methods: its columns, and its tables for terminal, page and files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedtailor.report.significance import TESTS, Verdict, against, choose_baseli
 
 @dataclass(frozen=True)
 class Aspect:
-    """A column of the comparison: its title, a run's number, and how the numbers of several seeds are written."""
+    """A column of the comparison: its title, the number of a run, and how the numbers of several seeds are formatted."""
 
     title: str
     of: Callable[[Result], float]
@@ -48,7 +48,7 @@ SECONDS = Aspect("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
 
 
 def aspect(metric: Headline, statistic: Statistic, *, validated: bool = False) -> Aspect:
-    """A statistic of a metric at the last evaluation."""
+    """Return the column for a statistic of a metric at the last evaluation."""
     titles: dict[Statistic, str] = {
         "mean": f"{metric.title} (mean of clients)",
         "pooled": f"{metric.title} (pooled)",
@@ -60,7 +60,7 @@ def aspect(metric: Headline, statistic: Statistic, *, validated: bool = False) -
 
 
 def aspects(results: Sequence[Result], metric: Headline, *, brief: bool) -> list[Aspect]:
-    """The columns of a comparison; a terminal has room for the brief ones."""
+    """Return the columns of a comparison; `brief` keeps those that fit on a terminal."""
     validated = bool(results) and all(r.validated for r in results)
     wanted: tuple[Statistic, ...] = (
         ("mean", "best", "worst") if brief else ("mean", "pooled", "best", "worst", "spread")
@@ -85,12 +85,12 @@ def comparison_csv(results: Sequence[Result], metric: Headline | None = None) ->
 
 
 def comparison_sheets(material: Material) -> list[Sheet]:
-    """The whole comparison of each federation."""
+    """Return the whole comparison of each federation."""
     return [comparison_sheet(title, runs, material) for title, runs in material.federations.items()]
 
 
 def comparison_sheet(title: str, results: Sequence[Result], material: Material) -> Sheet:
-    """Every aspect of runs on the same clients, and whether the best (or the baseline) leads by more than chance."""
+    """Return every column for runs on the same clients, and whether the best method (or the baseline) leads by more than chance."""
     evaluated = [r for r in results if r.evaluated]
     notes = [*material.scale(results), *_empty(results)]
     if not evaluated:
@@ -108,7 +108,7 @@ def comparison_sheet(title: str, results: Sequence[Result], material: Material) 
 
 
 def comparison_numbers(material: Material) -> str:
-    """The comparisons as CSV for programs: plain numbers (shares from 0 to 1, bytes, seconds), each with its std over runs."""
+    """Return the comparisons as CSV for programs: plain numbers (fractions from 0 to 1, bytes, seconds), each with its std over runs."""
     rows: list[dict[str, object]] = []
     for title, results in material.federations.items():
         evaluated = [r for r in results if r.evaluated]
@@ -126,14 +126,14 @@ def comparison_numbers(material: Material) -> str:
 
 
 def _tested(results: Sequence[Result], material: Material) -> tuple[dict[str, list[Result]], str, dict[str, Verdict]]:
-    """The runs of each method, the method that all are tested against, and the verdicts."""
+    """Return the runs of each method, the method that all are tested against, and the verdicts."""
     groups = by_method(results)
     base = choose_baseline(groups, material.metric, material.baseline) if groups else ""
     return groups, base, against(groups, base, material.metric) if groups else {}
 
 
 def differing_parameters(results: Sequence[Result]) -> Sheet:
-    """A row per method and setting: the method's own options, its seeds, and every other key that differs."""
+    """List one row per method and setting: the method's own options, its seeds, and every other key that differs."""
     flats = [flat(result.config) for result in results]
     keys = {key for key, _ in differing(flats) if not key.startswith("method.")} - {"method", "seed"}
     columns = [key for key in dict.fromkeys(k for one in flats for k in one) if key in keys]
@@ -147,7 +147,7 @@ def differing_parameters(results: Sequence[Result]) -> Sheet:
 
 
 def common_parameters(results: Sequence[Result]) -> Sheet:
-    """Every key that has one value in all runs."""
+    """List every key that has the same value in all runs."""
     flats = [flat(result.config) for result in results]
     apart = {key for key, _ in differing(flats)}
     shared = {k: v for k, v in flats[0].items() if k not in apart and all(k in one for one in flats)}
@@ -156,14 +156,14 @@ def common_parameters(results: Sequence[Result]) -> Sheet:
 
 
 def write_csv(rows: Iterable[Sequence[object]]) -> str:
-    """Rows as CSV in which no text can be a formula or a command of the terminal."""
+    """Write rows as CSV in which no text can act as a formula or a terminal command."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([cell(v) if isinstance(v, str) else v for v in row] for row in rows)
     return text.getvalue()
 
 
 def progress_of(result: Result) -> str:
-    """How far a run came: 'finished', or 'failed after round 3 of 20'."""
+    """Describe how far a run came: 'finished', or 'failed after round 3 of 20'."""
     if result.finished:
         return "finished"
     return f"{result.state} after round {result.rounds} of {result.config['rounds']}"

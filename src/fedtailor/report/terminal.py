@@ -1,4 +1,4 @@
-"""The terminal: words that come from files cannot command it, and curves are drawn in braille dots."""
+"""Terminal output: text from files cannot control the terminal, and curves are drawn in braille dots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bits of a bra
 
 
 class Terminal(Console):
-    """A console that shows text as it is: no markup in it, and control characters as what they are called."""
+    """A console that shows text literally: markup is not interpreted, and control characters appear as escapes."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
@@ -35,8 +35,8 @@ class PrintableFormatter(logging.Formatter):
 
 
 def curve(values: Sequence[float], width: int = 60, height: int = 8, metric: Headline | None = None) -> str:
-    """A line plot of a metric, with its lowest and highest value at the left."""
-    import numpy as np  # here: the command's help does without
+    """Draw a line plot of a metric, with its lowest and highest value at the left."""
+    import numpy as np  # imported here: the command's help does not need it
 
     from fedtailor.experiment.headline import Headline
 

@@ -27,7 +27,7 @@ class Tracking(Callback):
         if tracker not in SINKS:
             raise FedTailorError(f"There is no tracker '{tracker}'. Known: {', '.join(SINKS)}.")
         self.make = TensorBoard if tracker == "tensorboard" else MLflow
-        self.make.check()  # before anything has begun
+        self.make.check()  # fail before anything has begun
 
     def on_start(self, simulation: Simulation) -> None:
         if simulation.path is None:
@@ -66,7 +66,7 @@ class MLflow:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         if not os.environ.get("MLFLOW_TRACKING_URI"):
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 wants to be asked for plain files
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 needs this to write plain files
         self.tracking, self.entities = _needed("mlflow.tracking"), _needed("mlflow.entities")
 
     @staticmethod

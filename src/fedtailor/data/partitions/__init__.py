@@ -1,4 +1,4 @@
-"""The flavours in which a pool of samples is dealt to clients, one file each; importing this package registers them all."""
+"""Partitions that deal a pool of samples to clients, one file each; importing this package registers them all."""
 
 import importlib
 import pkgutil

@@ -53,6 +53,6 @@ class Dirichlet(Partition):
 
 
 def least(samples: int, clients: int, test_share: float) -> int:
-    """The lineage's fewest samples of a client: a batch of 10 in its test part, but at most half an equal share."""
+    """Return the literature's minimum of samples per client: a batch of 10 in the test part, but at most half an equal share."""
     half = samples / clients / 2
     return max(1, int(min(10 / test_share, half) if test_share else half))

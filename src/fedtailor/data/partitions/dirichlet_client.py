@@ -1,4 +1,4 @@
-"""Every client has a taste of its own, and all are of one size."""
+"""Per-client Dirichlet class shares, with equal client sizes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DirichletClient(Partition):
         return hold_out(hand_out(np.arange(len(pool)), pool.y, counts, rng), self.test_share, rng)
 
     def _counts(self, shares: np.ndarray, left: np.ndarray, quota: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Rounds of wishes: each client wishes by its shares of the classes left; a class wished for too often is raffled and is gone."""
+        """Fill quotas in rounds: each client draws by its shares of the classes left; an oversubscribed class is split at random."""
         counts = np.zeros((len(left), len(quota)), np.int64)
         left = left.copy()
         while left.any():
@@ -39,7 +39,7 @@ class DirichletClient(Partition):
             tastes = shares[np.ix_(needy, there)]
             lost = ~tastes.any(
                 axis=1
-            )  # all that these clients like is gone: they draw a new taste among the classes left
+            )  # all classes that these clients have a share of are used up: draw new shares among the rest
             tastes[lost] = rng.dirichlet(np.full(len(there), self.beta), size=int(lost.sum()))
             shares[np.ix_(needy, there)] = tastes
             tastes /= tastes.sum(axis=1, keepdims=True)

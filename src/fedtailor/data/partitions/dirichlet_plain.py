@@ -1,4 +1,4 @@
-"""Per-class Dirichlet shares and nothing else."""
+"""Per-class Dirichlet shares without a cap on client size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everybody draws from the same distribution."""
+"""Clients that all draw from the same distribution."""
 
 from __future__ import annotations
 

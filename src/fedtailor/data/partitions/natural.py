@@ -1,4 +1,4 @@
-"""The data set knows whose samples they are."""
+"""Clients as the data set defines them: one per owner of samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training and test parts dealt apart, by the same shares."""
+"""Training and test parts dealt separately, by the same shares."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Paired(Partition):
         return Deal(train, test, server)
 
     def _warn_if_even(self, y: np.ndarray, clients: int) -> None:
-        """With few samples, as of a fraction of a data set, the reserve may take most of them."""
+        """Warn if the reserve takes most samples, as it may on a small fraction of a data set."""
         reserved = np.minimum(np.bincount(y), clients * self.reserve).sum()
         if clients > 1 and reserved > len(y) / 2:
             log.warning(
@@ -83,7 +83,7 @@ class Paired(Partition):
 
 
 def _rank_in_class(y: np.ndarray) -> np.ndarray:
-    """For each sample, how many of its class come before it."""
+    """Return, for each sample, how many samples of its class come before it."""
     order = np.argsort(y, kind="stable")
     sizes = np.bincount(y)
     rank = np.empty(len(y), np.int64)

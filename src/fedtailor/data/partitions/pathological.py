@@ -1,4 +1,4 @@
-"""Every client knows only a few classes."""
+"""Clients that each hold only a few classes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Pathological(Partition):
         return hold_out(hand_out(np.arange(len(pool)), pool.y, counts, rng), self.test_share, rng)
 
     def _pieces(self, size: int, takers: int, floor: float, rng: np.random.Generator) -> np.ndarray:
-        """Equal pieces, or random ones between a tenth of an equal piece and all of it, the last taker getting the rest."""
+        """Cut equal pieces, or random ones from a tenth of an equal piece up to all of it; the last client gets the rest."""
         equal = size / takers
         if self.balanced:
             return size // takers + (np.arange(takers) < size % takers)

@@ -1,4 +1,4 @@
-"""Samples sorted by label, cut in shards, and a few shards for everybody."""
+"""Shards of samples sorted by label, a few for each client."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Arrays(Source):
 
 
 def read_arrays(place: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file or of a folder of .npy files, by name."""
+    """Read the arrays of an .npz file or of a folder of .npy files, by name."""
     if place.is_dir():
         return {file.stem: map_npy(file) for file in sorted(place.glob("*.npy"))}
     if place.suffix == ".npy":
@@ -49,7 +49,7 @@ def read_arrays(place: Path) -> dict[str, np.ndarray]:
 
 
 def arrays_pool(place: Path, arrays: dict[str, np.ndarray], task: Kind | Literal["auto"] = "auto") -> Pool:
-    """x, y and where present client and test as a pool."""
+    """Make a pool of x, y and, if present, client and test."""
     for name in ("x", "y"):
         if name not in arrays:
             raise FedTailorError(f"{place} has no array '{name}'. It has: {', '.join(arrays) or 'none'}.")

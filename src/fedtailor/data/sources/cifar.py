@@ -20,8 +20,8 @@ PIXELS = 3 * 32 * 32
 @dataclass(frozen=True)
 class _Cifar(Source):
     classes: ClassVar[int]
-    label_bytes: ClassVar[int]  # of a binary record; the last one is the label
-    label_key: ClassVar[str]  # of a pickled batch
+    label_bytes: ClassVar[int]  # label bytes per binary record; the last one is the label
+    label_key: ClassVar[str]  # key of the labels in a pickled batch
     binary: ClassVar[tuple[str, tuple[str, ...], str, str]]  # folder, training files, test file, file of class names
     pickled: ClassVar[tuple[str, tuple[str, ...], str, str]]
     names_key: ClassVar[str]
@@ -75,7 +75,7 @@ class _Cifar(Source):
         return x, y
 
     def _names(self, root: Path) -> tuple[str, ...]:
-        """The class names, where a file next to the batches holds them."""
+        """Return the class names, if a file next to the batches holds them."""
         text, meta = (root / layout[0] / layout[3] for layout in (self.binary, self.pickled))
         found: Iterable[Any] = ()
         if text.is_file():
@@ -87,7 +87,7 @@ class _Cifar(Source):
 
 
 def _entries(batch: Any) -> dict[str, Any]:
-    # Files that were loaded and saved again by Python 3 often have bytes for keys.
+    # Files that were loaded and saved again by Python 3 often have bytes as keys.
     if not isinstance(batch, dict):
         return {}
     return {key.decode("latin-1") if isinstance(key, bytes) else str(key): value for key, value in batch.items()}

@@ -1,4 +1,4 @@
-"""The data set that needs no download."""
+"""Handwritten digits that need no download."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every reader does with a file: find it, read no more of it than there is room for, check its labels; errors name it."""
+"""Shared file reading: find a file, read no more of it than the memory limit allows, check its labels; errors name the file."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PIECE = 1 << 20
 
 
 def located(path: str, root: Path, source: str) -> Path:
-    """The existing file or folder called `path`: as it is, else below the data root."""
+    """Return the existing file or folder at `path`: as given, else below the data root."""
     if not path:
         raise FedTailorError(
             f"The data source '{source}' needs to know where the data is: set data.path to a file or folder."
         )
-    given = Path(os.path.expanduser(path))  # unlike Path.expanduser, it takes any text
+    given = Path(os.path.expanduser(path))  # unlike Path.expanduser, it accepts any text
     for place in (given, root / given):
         if os.path.exists(place):
             return place
@@ -39,7 +39,7 @@ def located(path: str, root: Path, source: str) -> Path:
 
 
 def file_bytes(path: Path) -> bytes:
-    """The whole of a file."""
+    """Read a whole file."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # a pipe or a device may have no end
@@ -51,7 +51,7 @@ def file_bytes(path: Path) -> bytes:
 
 
 def unpacked_bytes(path: Path) -> bytes:
-    """The whole of a file, unpacked if it is gzipped."""
+    """Read a whole file, unpacked if it is gzipped."""
     data = file_bytes(path)
     if not data.startswith(GZIPPED):
         return data
@@ -69,7 +69,7 @@ def unpacked_bytes(path: Path) -> bytes:
 
 
 def zip_members(path: Path) -> dict[str, bytes]:
-    """The files in a zip archive such as an .npz, by name."""
+    """Read the files in a zip archive such as an .npz, by name."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -88,7 +88,7 @@ def zip_members(path: Path) -> dict[str, bytes]:
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    # Not archive.read, which unpacks all there is before it compares that with the promised size.
+    # Not archive.read, which unpacks everything before it compares the size with the declared one.
     with archive.open(member) as stream:
         data = stream.read(member.file_size)
     if len(data) != member.file_size:
@@ -113,7 +113,7 @@ def check_labels(labels: np.ndarray, classes: int, origin: Path) -> None:
 
 
 def token_ids(x: np.ndarray, origin: Path) -> int:
-    """How many token ids there are, where samples are rows of whole numbers; 0 for bytes (pixels) and measurements."""
+    """Return the number of token ids if samples are rows of whole numbers; 0 for bytes (pixels) and measurements."""
     if x.dtype.kind not in "iu" or x.dtype == np.uint8:
         return 0
     if x.size and x.min() < 0:
@@ -124,7 +124,7 @@ def token_ids(x: np.ndarray, origin: Path) -> int:
 
 
 def encoded(values: Sequence[Any]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Values of any kind as 0..C-1 in sorted order, numbers before words and as numbers, and the C names."""
+    """Encode values of any kind as 0..C-1 in sorted order, numbers (by value) before text; also return the C names."""
     try:
         ordered = sorted(set(values), key=_rank)
     except TypeError:  # lists and the like, which a column of objects may hold

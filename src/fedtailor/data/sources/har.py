@@ -1,4 +1,4 @@
-"""Movements of thirty people, a natural federation."""
+"""Human activity recognition: phone sensor signals of thirty people, a natural federation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Har(Source):
 
 
 def by_signal(x: np.ndarray) -> np.ndarray:
-    """Windows signal by signal. Some files have them step by step, though their shape says otherwise: it shows, for no one is so jerky."""
+    """Return windows signal by signal. Some files store them step by step whatever their shape says; the smoother reading is right."""
     steps = np.ascontiguousarray(x.reshape(len(x), 128, 9).transpose(0, 2, 1))
     return steps if _jerks(steps) < _jerks(x) / 2 else x
 
@@ -58,5 +58,5 @@ def standardized(x: np.ndarray) -> np.ndarray:
 
 
 def _jerks(x: np.ndarray) -> float:
-    """How much a signal changes from one step to the next, by how much it varies at all."""
+    """Return the mean change of a signal from one step to the next, relative to its standard deviation."""
     return float(np.abs(np.diff(x)).mean() / max(x.std(), 1e-12))

@@ -96,7 +96,7 @@ def _load(dataset: str, subset: str, root: Path) -> Any:
 
 
 def _parts(loaded: Any) -> list[tuple[Any, bool]]:
-    """(part, is it the test part?). A validation part is the test part only where there is no other."""
+    """List (part, whether it is the test part). A validation part is the test part only if there is no other."""
     names = [name for name in loaded if len(loaded[name])]
     held_out = next((name for name in ("test", "validation", "valid", "val") if name in names), None)
     parts = [(loaded[name], name == held_out) for name in names if name != "unsupervised"]

@@ -17,7 +17,7 @@ UNSIGNED_BYTE = 8
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """The unsigned bytes of an IDX file, gzipped or not, as an array of so many dimensions."""
+    """Read the unsigned bytes of an IDX file, gzipped or not, as an array with this number of dimensions."""
     data = unpacked_bytes(path)
     start = 4 + 4 * dimensions
     if len(data) < start or data[:2] != b"\0\0":

@@ -1,4 +1,4 @@
-"""Folders of images: a folder for each class, or for each client and class."""
+"""Folders of images: one folder per class, or one per client and class."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _class_folders(name: str, root: Path, folder: Path, how: str = "") -> Pool:
 
 
 def _official_parts(top: Path) -> list[tuple[Path, bool]]:
-    """(folder, is it the test part?). A validation folder is the test part only where there is no other."""
+    """List (folder, whether it is the test part). A validation folder is the test part only if there is no other."""
     folders = dict(_folders(top))
     kinds = {name: name.lower() for name in folders}
     if not all(kind in TRAIN + TEST + VALIDATION for kind in kinds.values()) or not set(TRAIN) & set(kinds.values()):

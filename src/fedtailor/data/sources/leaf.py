@@ -51,7 +51,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def read_leaf(file: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """(user, images, labels) for each user of one LEAF file."""
+    """Read (user, images, labels) for each user of one LEAF file."""
     try:
         content = json.loads(file_bytes(file))
     except (ValueError, RecursionError) as error:

@@ -65,7 +65,7 @@ def _clients(folder: Path) -> list[Path]:
 
 
 def _classes(config: Path) -> int:
-    """The number of classes that config.json states, 0 without one."""
+    """Return the number of classes that config.json states, 0 if it states none."""
     if not config.is_file():
         return 0
     try:
@@ -79,7 +79,7 @@ def _classes(config: Path) -> int:
 
 
 def read_client(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The samples and labels of one client's file."""
+    """Read the samples and labels of one client's file."""
     arrays: dict[str, Any] = {
         Path(name).stem: read_object_npy(data, f"{file} ({name})") for name, data in zip_members(file).items()
     }
@@ -104,9 +104,9 @@ def _listed(values: Any) -> Any:
 
 
 def _compact(x: np.ndarray, file: Path) -> np.ndarray:
-    """Bytes stay bytes, measurements become float32, and token ids int32."""
+    """Convert samples to a compact type: bytes stay bytes, measurements become float32, token ids int32."""
     if x.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # what becomes infinite is told of where samples are checked
+        with np.errstate(over="ignore"):  # infinite values are reported where samples are checked
             return x.astype(np.float32)
     return x.astype(np.int32) if token_ids(x, file) else x
 

@@ -1,4 +1,4 @@
-"""Data that is nowhere but at the sites of a real federation."""
+"""Data that exists only at the sites of a real federation."""
 
 from __future__ import annotations
 

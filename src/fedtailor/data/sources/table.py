@@ -1,4 +1,4 @@
-"""Tables: a row for each sample, columns for its features, its label and its owner."""
+"""Tables: one row per sample, with columns for its features, its label and its owner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BATCH = 4096  # rows of a Parquet file read at a time
 @sources.register("table", "csv", "parquet")
 @dataclass(frozen=True)
 class Table(Source):
-    """Your own table in a CSV or Parquet file; words become one column a value, numbers are standardised over the whole table."""
+    """Your own table in a CSV or Parquet file; text becomes one column per value, numbers are standardised over the whole table."""
 
     path: str = option("", "the .csv, .csv.gz or .parquet file")
     label: str = option("label", "the column to predict")
@@ -68,7 +68,7 @@ class Table(Source):
 
 
 def read_table(file: Path) -> pd.DataFrame:
-    """The data frame in a CSV file, gzipped or not, or in a Parquet file."""
+    """Read the data frame in a CSV file, gzipped or not, or in a Parquet file."""
     try:
         return _parquet(file) if file.suffix.lower() in (".parquet", ".pq") else _csv(file)
     except FedTailorError:
@@ -80,20 +80,20 @@ def read_table(file: Path) -> pd.DataFrame:
 
 
 def _csv(file: Path) -> pd.DataFrame:
-    import pandas as pd  # here, since it takes long to import and most runs read no table
+    import pandas as pd  # imported here: it is slow to import, and most runs read no table
 
     data = unpacked_bytes(file)
     first = pd.read_csv(io.BytesIO(data), nrows=1)
-    # Short rows are filled up to the first one's width, so a few bytes a row can become many columns.
+    # Short rows are padded to the width of the first, so a few bytes per row can become many columns.
     rows = data.count(b"\n") + data.count(b"\r") + 1
     check_bytes(rows * (first.shape[1] + first.index.nlevels) * VALUE, file)
     return pd.read_csv(io.BytesIO(data))
 
 
 def _parquet(file: Path) -> pd.DataFrame:
-    """Read in batches, so that a file which unfolds to more than it says is left in time.
+    """Read in batches, so that a file that unpacks to more than it declares is refused in time.
 
-    Texts stay dictionaries until they are in the frame: a long one that a million rows share is kept once.
+    Texts stay dictionary-encoded until they are in the frame: a long text that a million rows share is stored once.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -127,10 +127,10 @@ def table_pool(
     origin: str = "the table",
     task: Kind | Literal["auto"] = "auto",
 ) -> Pool:
-    """A data frame as a pool: float32 features, labels of any kind as 0..C-1 in sorted order with their names kept.
+    """Make a pool of a data frame: float32 features, labels of any kind as 0..C-1 in sorted order with their names kept.
 
-    Means and variances are taken over all rows together, as a study can do but real sites cannot: there, standardise each
-    site's table beforehand and pass standardize=False.
+    Means and variances are taken over all rows together, which a simulation can do but real sites cannot: there, standardise
+    each site's table beforehand and pass standardize=False.
     """
     if not hasattr(frame, "columns"):
         raise FedTailorError(f"A table is a data frame or the path of a file, not a {type(frame).__name__}.")
@@ -177,7 +177,7 @@ def table_pool(
 
 
 def _labels(column: pd.Series, task: Kind | Literal["auto"], where: str) -> tuple[np.ndarray, Kind, tuple[str, ...]]:
-    """Labels, the kind of task, and the names of classes."""
+    """Return the labels, the kind of task, and the names of classes."""
     if task == "multilabel":
         raise FedTailorError(f"{where} is one label a sample. Give the rows of a multi-label task as arrays.")
     if task == "regression" or (task == "auto" and column.dtype.kind == "f" and (column % 1 != 0).any()):

@@ -23,12 +23,12 @@ _SEPARATED = str.maketrans({mark: f" {mark} " for mark in "'.,()!?"} | dict.from
 
 
 def tokens(text: str) -> list[str]:
-    """Lower-case words, with punctuation as tokens of its own."""
+    """Split text into lower-case words, with punctuation marks as separate tokens."""
     return text.lower().replace("<br />", " ").translate(_SEPARATED).split()
 
 
 def vocabulary_of(documents: Iterable[list[str]], cap: int) -> dict[str, int]:
-    """Token → id, the most frequent first, at most `cap` ids counting those of padding and unknown tokens."""
+    """Map tokens to ids, the most frequent first, with at most `cap` ids including those of padding and unknown tokens."""
     counts = Counter(chain.from_iterable(documents))
     ranked = sorted(counts, key=lambda token: (-counts[token], token))
     return {token: rank for rank, token in enumerate(ranked[: cap - 2], start=2)}
@@ -44,7 +44,7 @@ def text_pool(
     owner: np.ndarray | None = None,
     owners: tuple[str, ...] = (),
 ) -> Pool:
-    """Texts as a pool of token ids, cut or padded to `length`; only the training part decides the vocabulary."""
+    """Make a pool of token ids from texts, cut or padded to `length`; the vocabulary comes from the training part alone."""
     check_bytes(4 * len(texts) * length, f"{len(texts):,} texts of {length:,} tokens")
     documents = [tokens(text) for text in texts]
     kept = documents if test is None else [d for d, held_out in zip(documents, test, strict=True) if not held_out]
@@ -56,7 +56,7 @@ def text_pool(
 
 
 def read_rows(file: Path, columns: Sequence[str]) -> list[tuple[str, str]]:
-    """(label, text) of each row. `columns` name the label's and the texts' columns in a header; without, the label comes first."""
+    """Read (label, text) of each row. `columns` name the label's and the texts' columns; without names, the label comes first."""
     rows: list[tuple[str, str]] = []
     try:
         reader = csv.reader(io.StringIO(unpacked_bytes(file).decode("utf-8-sig"), newline=""), strict=True)
