@@ -37,7 +37,7 @@ def test_the_written_config_is_complete_and_reads_back_the_same(tmp_path):
     again = Config.load(path)
     assert again == config
     assert again.to_toml() == config.to_toml()
-    assert read_toml(path)["method"] == {"name": "fedprox", "mu": 0.5}
+    assert read_toml(path)["method"] == {"name": "fedprox", "keep": [], "mu": 0.5}
     assert read_toml(path)["clients"] == 20
 
 

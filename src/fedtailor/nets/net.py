@@ -55,9 +55,10 @@ class Part:
     def vector(self) -> Tensor:
         """A copy: safe to keep, to send, and to compute with. No gradient flows through it, so a loss has to use `weights`."""
         if self.net.in_loss:
+            part = f"net.{self.name}" if self.name in ("all", "body", "head") else "part"
             raise RuntimeError(
-                f"The vector of the part '{self.name}' is a copy without a gradient, and was read in the loss that trains its net: there, "
-                "use its weights (or weights.detach() where a constant is meant)."
+                f"{part}.vector is a copy without a gradient, and was read in the loss that trains its net: there, use {part}.weights "
+                f"(or {part}.weights.detach() where a constant is meant)."
             )
         return self._memory.copy()
 
