@@ -160,7 +160,7 @@ def test_a_run_that_loses_an_actor_goes_on_with_a_new_one_to_the_same_bits(tmp_p
         if record["round"] == 3 and len(engines) == 1:
             ray.kill(engines[0].actors[1])
 
-    start(config("ray"), tmp_path / "lost", watch)
+    start(config("ray"), tmp_path / "lost", [watch])
     assert "Carrying on from the last checkpoint" in caplog.text
     assert len(engines) == 2
     start(config("inline"), tmp_path / "whole")
