@@ -227,4 +227,5 @@ def test_a_run_with_a_metric_of_ones_own_is_loaded_and_resumed_with_it(named, tm
     run.resume(metrics=[squared_error], callbacks=[])
     column = "squared_error_mean"
     assert [r[column] for r in run.metrics] == [r[column] for r in whole.metrics]
+    assert run.results[0].metric.lower_is_better  # reports rank it so, too
     assert whole.metrics[-1]["best_squared_error"] == min(r["squared_error"] for r in whole.metrics)

@@ -45,7 +45,7 @@ def compare(
     """Run several methods with the same seeds on one federation, each into a folder of its own below `out`.
 
     `seeds` is a number of seeds (3 means 0, 1, 2) or the seeds themselves; the other arguments are those of `ft.run`. Making
-    the same call again resumes an interrupted comparison.
+    the same call with the same `out` resumes an interrupted comparison.
 
     >>> study = ft.compare(federation, ["local", "fedavg", ft.FedAH(eta_w=0.5)], seeds=3, out="runs/study")  # doctest: +SKIP
     """

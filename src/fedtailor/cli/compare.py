@@ -21,7 +21,7 @@ def compare(
     Example: `fedtailor compare local fedavg fedrep data=digits rounds=10 --seeds 0,1 --out runs/comparison`
 
     Words without '=' are methods (all options of a part as in `fedtailor run`; `fedrep:head_epochs=5` gives a method its own).
-    The same command given again resumes an interrupted comparison.
+    The same command with the same --out resumes an interrupted comparison.
     """
     with importing():
         from fedtailor.api.run import new_folder
@@ -35,7 +35,8 @@ def compare(
     plans = plan(values, [w for w in words or [] if is_method[w]] or USUAL, _seeds(seeds), folder)
     study = carry_out_all(plans, folder, callbacks=[Progress(console)], command=typed())
     if study.state != "finished":
-        console.print("Interrupted. The same command carries on.")
+        again = "The same command carries on." if out else f"The same command with --out {folder} carries on."
+        console.print(f"Interrupted. {again}", soft_wrap=True)
         raise typer.Exit(130)
     console.print(comparison_table(study.results))
     console.print(

@@ -37,7 +37,7 @@ def run(
 
     Options of the parts have dotted keys: `method.head_epochs=5 partition.beta=0.1 net.hidden=64 data.fraction=0.2`.
     `fedtailor run study.toml seed=1` applies overrides to a config file; a run folder's own config.toml runs again as it is.
-    The same command given again carries on a run that was interrupted.
+    The same command with the same --out carries on a run that was interrupted, as does --resume.
     """
     with importing():
         from fedtailor.api.run import Run, new_folder

@@ -21,6 +21,12 @@ class Headline:
     """A metric by its name in metrics.jsonl. It needs neither PyTorch nor scikit-learn, so that commands start soon."""
 
     name: str = "accuracy"
+    lower: bool = False  # of a user's own metric, whose direction no list here knows
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Headline:
+        """Return the metric that a record names; one that names none is ranked by accuracy."""
+        return cls(record.get("select_by") or "accuracy", bool(record.get("lower_is_better", False)))
 
     @property
     def title(self) -> str:
@@ -32,7 +38,7 @@ class Headline:
 
     @property
     def lower_is_better(self) -> bool:
-        return self.name in LOWER_IS_BETTER
+        return self.lower or self.name in LOWER_IS_BETTER
 
     @property
     def scale(self) -> float:
@@ -69,7 +75,7 @@ class Headline:
 def last_mean(records: Sequence[Mapping[str, Any]]) -> str:
     """Describe the last evaluation, such as ", mean accuracy of clients 93.92 %"; empty if there was none."""
     for record in reversed(records):
-        metric = Headline(record.get("select_by") or "accuracy")
+        metric = Headline.of_record(record)
         if np.isfinite(mean := metric.of(record, "mean")):
             return f", mean {metric.title} of clients {metric.shown(mean)}"
     return ""

@@ -32,6 +32,7 @@ from fedtailor.experiment.options import ProtocolOptions, keywords_of
 from fedtailor.experiment.sampling import select
 from fedtailor.files import writing
 from fedtailor.learning import Payload, Protocol, Reply, Server, State
+from fedtailor.learning.metrics import METRICS
 from fedtailor.learning.participants import Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import Score
@@ -253,6 +254,7 @@ class Simulation:
         return {
             **now,
             **({} if metric.name == "accuracy" else {"select_by": metric.name}),
+            **({"lower_is_better": True} if metric.lower_is_better and metric.name not in METRICS else {}),
             f"best_{metric.name}": best.get(metric.name),
             f"best_{metric.name}_mean": best.get(f"{metric.name}_mean"),
             "best_round": best.get("round", self.round),

@@ -39,7 +39,7 @@ class Progress(Callback):
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
         done = record["round"] + record.get("step", 0)
-        metric = Headline(record.get("select_by") or "accuracy")
+        metric = Headline.of_record(record)
         mean = metric.of(record, "mean")
         value = f"{metric.title} {metric.shown(mean)}" if np.isfinite(mean) else ""
         self.bar.update(self.task, completed=done)

@@ -51,6 +51,7 @@ class _Record(_Checked):
     phase: str
     step: Round = 0
     select_by: str = ""
+    lower_is_better: bool = False
     accuracy: float | None = None
     accuracy_mean: float | None = None
     best_accuracy: float | None = None
@@ -100,7 +101,7 @@ class Result:
     @property
     def metric(self) -> Headline:
         """The metric used to select and rank."""
-        return Headline(self.records[-1].get("select_by") or "accuracy") if self.records else Headline()
+        return Headline.of_record(self.records[-1] if self.records else {})
 
     def clients(self, metric: Headline | None = None) -> np.ndarray:
         """Return the last value of each client; NaN where there is none."""

@@ -78,4 +78,6 @@ def test_it_is_used_where_it_pays(
     with torch.set_grad_enabled(gradients):
         y = layer(x)
     assert spy.called == taken
-    torch.testing.assert_close(y, conv2d(x, layer.weight, layer.bias), rtol=0, atol=5e-5)  # single precision
+    exact = conv2d(x.double(), layer.weight.double(), layer.bias.double())
+    error = (y.double() - exact).abs().max() / exact.abs().max()
+    assert error < (1e-5 if taken else 2e-6)  # single precision, as docs/performance.md states it
