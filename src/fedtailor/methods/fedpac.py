@@ -56,19 +56,19 @@ class FedPAC(Method):
         h = means * (counts / len(y)).unsqueeze(1)  # h_c = q_c·μ_c
         variance = (z.square().sum(1).mean() - h.square().sum()) / len(y)  # V
         client.train(net.head, epochs=self.head_epochs, lr=self.head_lr, on=(z, y) if net.repeatable else None)
-        client.train(net.body, loss=self._drawn(client, payload, means))
+        client.train(net.body, loss=self._loss(client, payload, means))
         client.state["head"] = net.head.vector  # for as long as the server has not mixed one for this client
         means, counts = class_means(*client.embed(net), client.classes)
         sent = {"means": means, "counts": counts, "h": h, "variance": variance}
         return {"body": net.body.vector, "head": net.head.vector, **sent}
 
-    def _drawn(self, client: Client, payload: Payload, own: Tensor) -> Loss | None:
-        """CE + λ·MSE(z, P_y), with the client's own means for classes that nobody sent; before the first prototypes, CE alone."""
-        if self.lam == 0 or "prototypes" not in payload:
+    def _loss(self, client: Client, payload: Payload, own: Tensor) -> Loss | None:
+        """CE + λ·MSE(z, P_y); the client's own class means take the place of unknown prototypes."""
+        if "prototypes" not in payload:
             return None
         known = payload["known"]
         targets = torch.where(known.unsqueeze(1), payload["prototypes"], own)
-        return near_prototypes(client.loss, targets, torch.ones_like(known), self.lam)
+        return near_prototypes(client.loss, {"prototypes": targets, "known": torch.ones_like(known)}, self.lam)
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.average(replies, "body")

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from fedtailor.learning import (
     Client,
-    Loss,
     Payload,
     Reply,
     Server,
@@ -70,7 +69,7 @@ class FedProto(Method):
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=client.state["model"])
-        client.train(net.all, loss=drawn(client, payload, self.lam))
+        client.train(net.all, loss=near_prototypes(client.loss, payload, self.lam))
         client.state["model"] = net.all.vector
         return means_and_counts(client, net, self.weighted)
 
@@ -101,19 +100,12 @@ class FedProtoPer(FedAvgFT):
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = self.received(client, payload)
-        client.train(net.all, loss=drawn(client, payload, self.lam))
+        client.train(net.all, loss=near_prototypes(client.loss, payload, self.lam))
         return {**self.reply(client, net), **means_and_counts(client, net, self.weighted)}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         super().aggregate(server, replies)
         server.state.update(prototypes_of(replies, self.weighted))
-
-
-def drawn(client: Client, payload: Payload, lam: float) -> Loss | None:
-    """CE + λ·MSE(z, P_y); before the first prototypes, CE alone."""
-    if lam == 0 or "prototypes" not in payload:
-        return None
-    return near_prototypes(client.loss, payload["prototypes"], payload["known"], lam)
 
 
 def means_and_counts(client: Client, net: Net, weighted: bool) -> Payload:
