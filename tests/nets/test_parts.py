@@ -1,4 +1,4 @@
-"""Parts of a net by name: what a name stands for, and that a part of several stretches trains as body and head do."""
+"""Parts of a net by name: what a name stands for, and that a part of several spans trains as body and head do."""
 
 from __future__ import annotations
 

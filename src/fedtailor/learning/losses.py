@@ -1,4 +1,4 @@
-"""Losses: functions of (net, x, y), so that a method can look at features as well as logits."""
+"""Losses: functions of (net, x, y), so that they can use features as well as logits."""
 
 from __future__ import annotations
 
