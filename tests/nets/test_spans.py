@@ -15,7 +15,7 @@ def test_neighbours_are_one_stretch_and_its_vector_is_the_memory_itself() -> Non
     assert flat[2:7].abs().sum() == 0
 
 
-def test_several_stretches_are_read_and_written_as_one_vector() -> None:
+def test_several_spans_are_read_and_written_as_one_vector() -> None:
     flat = torch.arange(10.0)
     spans = Spans(flat, [flat[1:3], flat[5:6], flat[8:10]])
     assert not spans.whole
@@ -24,7 +24,7 @@ def test_several_stretches_are_read_and_written_as_one_vector() -> None:
     assert flat.tolist() == [0, -1, -1, 3, 4, -1, 6, 7, -1, -1]
 
 
-def test_places_of_some_stretches_in_the_vector_of_others() -> None:
+def test_places_of_some_spans_in_the_vector_of_others() -> None:
     flat = torch.arange(10.0)
     outer = Spans(flat, [flat[0:4], flat[6:10]])
     inner = Spans(flat, [flat[1:3], flat[7:8]])

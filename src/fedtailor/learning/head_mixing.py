@@ -30,11 +30,13 @@ def best_head_weight(
     if len(y) > ENOUGH:
         chosen = torch.randperm(len(y), generator=generator)[:ENOUGH].to(y.device)
         z, y = z[chosen], y[chosen]
-    logits = []
-    for head in (own, other):
-        net.head.vector = head
-        logits.append(net.classify(z).cpu().double())  # not every device has float64
-    return best_logit_weight(*logits, y.cpu(), kl_weight, temperature)
+    own_logits, other_logits = (_logits(net, head, z) for head in (own, other))
+    return best_logit_weight(own_logits, other_logits, y.cpu(), kl_weight, temperature)
+
+
+def _logits(net: Net, head: Tensor, z: Tensor) -> Tensor:
+    net.head.vector = head
+    return net.classify(z).cpu().double()  # not every device has float64
 
 
 def best_logit_weight(own: Tensor, other: Tensor, y: Tensor, kl_weight: float = 0.0, temperature: float = 1.0) -> float:

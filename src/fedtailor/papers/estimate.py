@@ -11,7 +11,7 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.simulation import Simulation
 from fedtailor.papers.grid import Job
-from fedtailor.papers.measures import Run
+from fedtailor.papers.measures import MeasuredRun
 
 
 @dataclass
@@ -51,7 +51,7 @@ def _probe_all(jobs: list[Job], federation: Federation, found: Estimate, tick: C
     for job in jobs:
         config = job.config
         if job.done:
-            found.seconds[job.name] = _seconds_of(Run(job.folder, config).rounds) * (job.steps - job.done)
+            found.seconds[job.name] = _seconds_of(MeasuredRun(job.folder, config).rounds) * (job.steps - job.done)
             continue
         kind = _kind(config)
         if kind not in known:
