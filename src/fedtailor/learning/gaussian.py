@@ -122,7 +122,7 @@ def with_drawn_samples(
     clip: bool = False,
     **how: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Add so many of the `drawn_samples` to features and labels that they make up `ratio` of the result; `clip` them at zero."""
+    """Add `drawn_samples` to features and labels, a fraction `ratio` of the result; `clip` sets negative drawn features to 0."""
     size = math.ceil(ratio / (1 - ratio) * len(y) - 1e-9)  # not one more because of rounding
     if not size:
         return z, y

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from fedtailor.data.task import CLASSES
 from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
 from fedtailor.learning.branches import Supervised, alone, in_parallel, in_series
-from fedtailor.learning.drawn_nets import DrawnNets
 from fedtailor.learning.mixing import mix_into_rows
 from fedtailor.learning.similarity import similarity_weights
+from fedtailor.learning.supervisors import Supervisors
 from fedtailor.methods.base import Method, methods
-from fedtailor.nets.fitting import kind
 from fedtailor.registry import option
 
 
@@ -23,7 +22,7 @@ from fedtailor.registry import option
 class FedSimSup(Method):
     """Predict with the summed outputs of a private supervisor and of a model that the server keeps for each client; the server moves the
     models of absent clients towards those of participants with similar labels (Liu et al., 2025). Needs join below 1: with full
-    participation nobody learns from anybody.
+    participation, no client learns from another.
 
     Clients send the proportions of their labels once, before the first round, and in each round their model. The supervisor never leaves.
     """
@@ -40,7 +39,8 @@ class FedSimSup(Method):
 
     supervisor: str = option(
         "auto",
-        "its net: auto (images: lenet-small, else same), same (the run's), a name, or several (a,b,c): each client draws one",
+        "net of the supervisor: auto (lenet-small for images, else same), same (the run's net), a name, or several such as vit,cnn,lenet, "
+        "of which each client draws one",
     )
     supervisor_epochs: int = option(5, "epochs on the supervisor, before the model trains", at_least=0)
     model_epochs: int = option(5, "epochs on the model, in place of the protocol's", at_least=0)
@@ -70,7 +70,8 @@ class FedSimSup(Method):
             return {}
         if self._serial:
             return {"supervisor": client.net().head.vector}
-        return {"supervisor": client.fresh("supervisor", self._architecture(client))}
+        architecture = self._supervisors(client.protocol.seed).architecture(client)
+        return {"supervisor": client.fresh("supervisor", architecture)}
 
     def send(self, server: Server, client: int) -> Payload:
         return {"model": server.state["models"][client].clone()}
@@ -106,13 +107,13 @@ class FedSimSup(Method):
         server.log(beta=beta, alpha=float(alpha.sum() / max(1, len(alpha))))
 
     def _weights(self, labels: Tensor, others: Tensor, samples: Tensor) -> Tensor:
-        """The weights (rows × others) with which clients with these labels learn from others: similarity of labels, or samples."""
+        """Return the weights (rows × others) with which clients with these labels learn from others: by similar labels, or by samples."""
         if self.sim is True:
             return similarity_weights(labels, others)
         return (samples / samples.sum()).expand(len(labels), -1)
 
     def beta(self, t: int, rounds: int) -> float:
-        """β of round t, counted from 1, in a run of so many rounds (10)."""
+        """Return β of round t, counted from 1, in a run of T = `rounds` rounds (10)."""
         switch = self.C * rounds**self.gamma
         return 1.0 if t < switch else (switch / t) ** 2
 
@@ -139,15 +140,9 @@ class FedSimSup(Method):
             return alone(client.net(model=model))
         if self._serial:
             return in_series(client.net(body=model, head=own))
-        supervisor = client.net("supervisor", model=own, architecture=self._architecture(client))
+        architecture = self._supervisors(client.protocol.seed).architecture(client)
+        supervisor = client.net("supervisor", model=own, architecture=architecture)
         return in_parallel(client, client.net(model=model), supervisor)
 
-    def _supervisors(self, seed: int) -> DrawnNets:
-        return DrawnNets(self.supervisor, seed, "supervisor")
-
-    def _architecture(self, client: Client) -> str | None:
-        """The name of the client's supervisor; None is the run's net."""
-        name = self._supervisors(client.protocol.seed).name(client.id)
-        if name == "auto":
-            name = "lenet-small" if kind(client.task) == "images" else "same"
-        return None if name == "same" else name
+    def _supervisors(self, seed: int) -> Supervisors:
+        return Supervisors(self.supervisor, seed)

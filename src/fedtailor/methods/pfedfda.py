@@ -85,8 +85,8 @@ class PFedFDA(Method):
         return torch.cat([weight.reshape(-1), bias])
 
     def _priors(self, client: Client) -> Tensor:
-        shares = client.label_counts.double() / max(len(client.samples), 1) + self.eps
-        return shares / shares.sum()
+        priors = client.label_counts.double() / max(len(client.samples), 1) + self.eps
+        return priors / priors.sum()
 
     def _adapted(self, client: Client, net: Net, shared: Gaussian) -> tuple[Gaussian, Tensor]:
         """Return the shared statistics mixed with the client's own under this net's body, and the weights β of its own."""

@@ -50,7 +50,9 @@ class PGFedSplit(Method):
     fixed_alpha: float | None = option(None, "constant weight α of the own head; none: learned", at_least=0, at_most=1)
     gaussian: bool = option(True, "train heads also on features drawn from class-wise Gaussians (GAU)")
     ratio: float = option(0.5, "r: fraction of drawn features in a head's training set", at_least=0, at_most=0.99)
-    cov: Literal["diag", "total", "full"] = option("diag", "covariance between clients; total: within clients as well")
+    cov: Literal["diag", "total", "full"] = option(
+        "diag", "covariance per class: of the clients' prototypes (diag: variances only), or total variances"
+    )
     gamma_mode: Literal["share", "one"] = option("share", "γ, scale of noise: relative frequency of the class, or 1")
     label_prior: Literal["local", "uniform"] = option("local", "distribution of the labels of drawn features")
     clip_nonneg: bool = option(False, "clip drawn features at zero, as ReLU does")

@@ -81,8 +81,10 @@ def probe(config: Config, federation: Federation) -> float:
     server = record["seconds_communication"] * transfers * min(settings.rounds, getattr(method, "akt_rounds", 10**9))
     evaluations = settings.rounds / settings.eval_every + method.closing_steps
     epochs = method.closing_steps / max(1, settings.epochs)
-    share = sum(settings.join_range) / 2
-    return float(everyone * (settings.rounds * share + epochs) + server + evaluations * record["seconds_evaluation"])
+    participation = sum(settings.join_range) / 2
+    return float(
+        everyone * (settings.rounds * participation + epochs) + server + evaluations * record["seconds_evaluation"]
+    )
 
 
 def _seconds_of(rounds: list[dict[str, Any]]) -> float:

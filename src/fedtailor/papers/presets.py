@@ -166,9 +166,9 @@ class Paper:
                 metric = number["metric"]
                 column = PresetColumn(dataset, dataset, tokens, self.measure(metric), number["table"], metric)
                 best = self.row(facts["of"])
-                share = 1 / len(runs)
-                parts = [self.part(share, facts, c, best) for c in runs]
-                parts += [self.part(-share / len(others), facts, c, self.row(m)) for c in runs for m in others]
+                weight = 1 / len(runs)
+                parts = [self.part(weight, facts, c, best) for c in runs]
+                parts += [self.part(-weight / len(others), facts, c, self.row(m)) for c in runs for m in others]
                 yield PresetCell(kind, column.name, column.measure, tuple(parts), self.number(column, best))
 
     def columns(self, facts: dict[str, Any]) -> list[PresetColumn]:

@@ -84,17 +84,17 @@ class Scale:
         before = dict.fromkeys(part.overrides for parts in runs for part in parts)
         after = {own: self.applied_to(own) for own in before}
         changed = dict.fromkeys(w for own, new in after.items() for w in _last(new) if w not in _last(own))
-        said = [_readable(override) for override in changed if _key(override) not in SMALLER]
+        changes = [_readable(override) for override in changed if _key(override) not in SMALLER]
         for key in SMALLER:
             for number in dict.fromkeys(_value(w) for w in changed if _key(w) == key):
                 full = {_own(own, key) for own, new in after.items() if f"{key}={number}" in new}
-                said.append(f"{_counted(number, key)} instead of {' or '.join(map(str, sorted(full)))}")
+                changes.append(f"{_counted(number, key)} instead of {' or '.join(map(str, sorted(full)))}")
         if small.seeds < preset.seeds and before:
-            said.append(f"{_counted(str(small.seeds), 'seeds')} instead of {preset.seeds}")
+            changes.append(f"{_counted(str(small.seeds), 'seeds')} instead of {preset.seeds}")
         for what, some, all_ in (("rows", small.rows, preset.rows), ("columns", small.columns, preset.columns)):
             if len(some) < len(all_):
-                said.append(f"{len(some)} of {len(all_)} {what}")
-        return "; ".join(said)
+                changes.append(f"{len(some)} of {len(all_)} {what}")
+        return "; ".join(changes)
 
 
 def _items(text: str, preset: Preset) -> list[str]:
