@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pydantic
 
@@ -158,13 +159,20 @@ def _default(field: dataclasses.Field) -> Any:
 
 
 def _type_name(hint: Any, field: dataclasses.Field) -> str:
-    if getattr(hint, "__origin__", None) is not None and "Literal" in str(hint.__origin__):
-        name = " | ".join(str(a) for a in hint.__args__)
-    else:
-        name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "").replace("NoneType", "none")
+    name = _spelled(hint)
     signs = {"ge": "≥", "gt": ">", "le": "≤"}
     bounds = " and ".join(f"{signs[k]} {v:g}" for k, v in field.metadata.get("bounds", {}).items())
     return f"{name} {bounds}" if bounds else name
+
+
+def _spelled(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " | ".join(map(str, get_args(hint)))
+    if get_origin(hint) in (Union, UnionType):
+        return " | ".join(_spelled(choice) for choice in get_args(hint))
+    if hint is NoneType:
+        return "None"
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
 class Registry(Generic[T]):

@@ -1,4 +1,4 @@
-"""Which kind of sample a net reads, so that a misfit is refused before training, with a net that fits."""
+"""Match nets and kinds of samples, so that a net that does not fit is refused before training, naming one that does."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fedtailor.data.task import Task
 from fedtailor.errors import FedTailorError
 from fedtailor.nets.architecture import Architecture
 
-Kind = Literal["images", "series", "numbers", "text"]
+SampleKind = Literal["images", "series", "numbers", "text"]
 
-LOOKS = {
+NAMES = {
     "images": "images (channels, height, width)",
     "series": "series (channels, time)",
     "numbers": "plain numbers",
@@ -23,25 +23,25 @@ HINTS = {
 }
 
 
-def kind(task: Task) -> Kind:
-    """What the samples of `task` are, judged by their vocabulary and rank."""
+def kind(task: Task) -> SampleKind:
+    """Return the kind of a task's samples, by their vocabulary and number of dimensions."""
     if task.vocabulary > 0:
         return "text"
     return {3: "images", 2: "series"}.get(len(task.shape), "numbers")  # type: ignore[return-value]
 
 
 def fitting_net(task: Task) -> str:
-    """The net to take for these samples when nobody says."""
+    """Return the default net for these samples."""
     return {"images": "cnn", "series": "cnn1d", "numbers": "mlp", "text": "fasttext"}[kind(task)]
 
 
-def require(net: Architecture, task: Task, wanted: Kind, smallest: int = 1) -> None:
+def require(net: Architecture, task: Task, wanted: SampleKind, smallest: int = 1) -> None:
     """Refuse samples that are not `wanted`, or whose height, width or length is below `smallest`."""
     found = kind(task)
     if found != wanted and not (wanted == "numbers" and found != "text"):
         hint = HINTS.get((wanted, found), "")
         raise FedTailorError(
-            f"The net '{net.name}' reads {LOOKS[wanted]}, but the samples here are {LOOKS[found]}, each of shape {task.shape}. "
+            f"The net '{net.name}' reads {NAMES[wanted]}, but the samples here are {NAMES[found]}, each of shape {task.shape}. "
             f"Nets that fit: {FITTING[found]}.{hint}"
         )
     if wanted == "text" and len(task.shape) != 1:
