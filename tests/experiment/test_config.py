@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedtailor import Config, FedTailorError
-from fedtailor.experiment.config import read_toml
+from fedtailor.experiment.config import method_overrides, read_toml
 
 
 def test_words_reach_the_right_place():
@@ -26,6 +26,42 @@ def test_words_reach_the_right_place():
     assert config.partition.beta == 0.3
     assert config.net.name == "lenet"
     assert (config.settings.lr, config.settings.join_range, config.settings.seed) == (0.1, (0.2, 0.9), 4)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("net.hidden=128", (128,)),
+        ("net.hidden=128,64", (128, 64)),
+        ("net.hidden=[128, 64]", (128, 64)),
+        ("net.hidden=[]", ()),
+        ("data.features=sex,age", ("sex", "age")),
+        ("data.features=[sex, age]", ("sex", "age")),
+        ('data.features=["sex", "age"]', ("sex", "age")),
+        ("data.features=2020", ("2020",)),
+        ("metrics=auroc", ("auroc",)),
+        ("metrics=auroc,log_loss", ("auroc", "log_loss")),
+        ("metrics=[auroc,log_loss]", ("auroc", "log_loss")),
+        ("join=0.1,0.5", (0.1, 0.5)),
+        ("class_weights=1,2.5", (1.0, 2.5)),
+        ("method.keep=head,*.bias", ("head", "*.bias")),
+    ],
+)
+def test_lists_as_a_person_types_them(word, value, tmp_path):
+    config = Config.load(words=["method=fedavg", "data=table", "net=mlp", word])
+    part, _, name = word.partition("=")[0].rpartition(".")
+    assert getattr(getattr(config, part or "settings"), name) == value
+    (tmp_path / "c.toml").write_text(config.to_toml())
+    assert Config.load(tmp_path / "c.toml") == config
+
+
+def test_a_methods_own_options_may_be_lists():
+    assert method_overrides("fedavg:keep=head,norm") == ["method=fedavg", "method.keep=head,norm"]
+    assert method_overrides("fedrep:head_epochs=5,keep=[head]") == [
+        "method=fedrep",
+        "method.head_epochs=5",
+        "method.keep=[head]",
+    ]
 
 
 def test_the_written_config_is_complete_and_reads_back_the_same(tmp_path):

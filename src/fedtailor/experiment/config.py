@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -230,9 +231,10 @@ def apply_override(values: dict[str, Any], word: str) -> None:
 
 
 def method_overrides(text: str) -> list[str]:
-    """Split a method with its options, fedrep:head_epochs=5, into key=value overrides."""
+    """Split a method with its options, fedrep:head_epochs=5,keep=head,norm, into key=value overrides."""
     name, _, given = text.partition(":")
-    return [f"method={name}", *(f"method.{word}" for word in given.split(",") if word)]
+    words = re.split(r",(?=\w+=)", given)  # other commas are those of a list
+    return [f"method={name}", *(f"method.{word}" for word in words if word)]
 
 
 def _table(value: Any) -> dict[str, Any]:
