@@ -226,8 +226,9 @@ class Registry(Generic[T]):
             return self._from_file(Path(name))
         known = self.aliases.get(_plain(name))
         if known is None:
+            near = nearest(_plain(name), self.aliases, self.aliases)
             raise FedTailorError(
-                f"There is no {self.kind} {shortened(name)}.{nearest(_plain(name), self.aliases)} Known: {', '.join(sorted(self.classes))}."
+                f"There is no {self.kind} {shortened(name)}.{near} Known: {', '.join(sorted(self.classes))}."
             )
         return self.classes[known]
 

@@ -1,4 +1,4 @@
-"""The commands that list methods, data sets, nets and partitions, and `fedtailor data get`."""
+"""The commands that list methods, data sets, nets, partitions and the keys of a config, and `fedtailor data get`."""
 
 from __future__ import annotations
 
@@ -42,6 +42,20 @@ def partitions(name: Name = None) -> None:
     Example: `fedtailor partitions dirichlet`
     """
     _show("partitions", name)
+
+
+def options(
+    key: Annotated[str | None, typer.Argument(help="show this key in full", show_default=False)] = None,
+) -> None:
+    """List the keys of a config that every run has, or one key with its meaning, default and allowed values.
+
+    Example: `fedtailor options join`
+
+    Keys of a method, data set, partition or net of its own are dotted (`method.head_epochs`): `fedtailor methods NAME` lists them.
+    """
+    with importing():
+        from fedtailor.cli.keys import describe_key, every_key
+    console.print(every_key() if key is None else describe_key(key))
 
 
 def get(
