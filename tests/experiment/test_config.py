@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedtailor import Config, FedTailorError
 from fedtailor.experiment.config import method_overrides, read_toml
+from fedtailor.experiment.run import carry_out, start
+from fedtailor.nets.mlp import MLP
 
 
 def test_words_reach_the_right_place():
@@ -67,7 +70,7 @@ def test_a_methods_own_options_may_be_lists():
 def test_the_written_config_is_complete_and_reads_back_the_same(tmp_path):
     config = Config.load(
         words=["method=fedprox", "method.mu=0.5", "data.fraction=0.5", "join=[0.1,1.0]", "net=mlp", "net.hidden=[7,8]"]
-    )
+    ).completed()
     path = tmp_path / "config.toml"
     path.write_text(config.to_toml())
     again = Config.load(path)
@@ -85,11 +88,82 @@ def test_naming_another_method_drops_the_options_of_the_first(tmp_path):
     assert Config.load(path, ["data=mnist"]).data_settings.fraction == 0.5
 
 
-def test_data_brings_a_net_and_a_partition_that_fit():
-    assert Config.load(words=["data=agnews"]).net.name == "fasttext"
+def test_data_brings_a_partition_that_fits():
     har = Config.load(words=["data=har"])
-    assert (har.net.name, har.partition.name, har.settings.clients) == ("cnn1d", "natural", 0)
+    assert (har.partition.name, har.settings.clients) == ("natural", 0)
     assert Config.load(words=["data=har", "net=mlp", "partition=iid"]).net.name == "mlp"
+
+
+def arrays(path, x, y=None):
+    np.savez(path, x=x, y=np.arange(len(x)) % 2 if y is None else y)
+    return ["data=arrays", f"data.path={path}", "clients=3", "partition=iid", "rounds=1", "engine=inline"]
+
+
+@pytest.mark.parametrize(
+    ("x", "net"),
+    [
+        (np.random.default_rng(0).normal(size=(40, 5)), "mlp"),
+        (np.random.default_rng(0).normal(size=(40, 3, 20)), "cnn1d"),
+        (np.zeros((40, 28, 28), np.uint8), "cnn"),
+        (np.arange(400).reshape(40, 10) % 30, "fasttext"),
+    ],
+    ids=["numbers", "series", "images", "text"],
+)
+def test_the_net_fits_the_samples_and_the_run_folder_names_it(x, net, tmp_path):
+    words = arrays(tmp_path / "a.npz", x)
+    first = start(Config.load(words=words), tmp_path / "run")
+    assert read_toml(tmp_path / "run" / "config.toml")["net"]["name"] == net
+    again = start(Config.load(tmp_path / "run" / "config.toml"), tmp_path / "again")
+    assert (tmp_path / "again" / "config.toml").read_bytes() == (tmp_path / "run" / "config.toml").read_bytes()
+    assert torch.equal(first.server.state["body"], again.server.state["body"])
+    assert carry_out(Config.load(words=words), tmp_path / "run") is None  # the same command finds the same run
+    with pytest.raises(FedTailorError, match=r"other settings \(net\.name"):
+        carry_out(Config.load(words=[*words, "net=lenet" if net == "mlp" else "net=mlp"]), tmp_path / "run")
+
+
+def test_options_of_a_net_that_is_not_named_are_those_of_the_one_that_fits(tmp_path):
+    words = arrays(tmp_path / "a.npz", np.ones((20, 5), np.float32))
+    assert Config.load(words=[*words, "net.hidden=7"]).completed().net == MLP(hidden=(7,))
+    with pytest.raises(FedTailorError, match=r"Unknown key 'net\.hiden'\. Did you mean 'hidden'\?"):
+        Config.load(words=[*words, "net.hiden=7"]).completed()
+
+
+@pytest.mark.parametrize(("samples", "clients"), [(3, 1), (10, 2), (33, 8), (400, 20)])
+@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
+def test_few_samples_are_dealt_to_as_many_clients_as_they_are_enough_for(samples, clients, partition, tmp_path, caplog):
+    words = [
+        *arrays(tmp_path / "a.npz", np.ones((samples, 5), np.float32), np.arange(samples) % 10),
+        f"partition={partition}",
+        "clients=0",
+    ]
+    config = Config.load(words=words)
+    federation = config.federation()
+    assert len(federation.clients) == clients
+    assert (f"so there are {clients}; clients=…" in caplog.text) == (clients < 20)
+    assert config.completed(federation).settings.clients == clients
+
+
+def test_two_classes_cannot_be_dealt_to_twenty_clients_by_class(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("fedtailor.data.partition.TRIES", 1000)
+    words = arrays(tmp_path / "a.npz", np.ones((400, 5), np.float32))
+    config = Config.load(words=words[:2])
+    assert len(config.federation().clients) == 5
+    assert "partition=dirichlet cannot deal these 400 samples well to the usual 20 clients" in caplog.text
+
+
+def test_the_minimum_of_a_partition_counts(tmp_path):
+    words = arrays(tmp_path / "a.npz", np.ones((100, 5), np.float32))
+    few = Config.load(words=[*words, "partition=dirichlet", "partition.minimum=30", "partition.beta=10", "clients=0"])
+    assert len(few.federation().clients) == 3
+    with pytest.raises(FedTailorError, match="20 clients with at least 30 samples each"):
+        Config.load(words=[*words, "partition=dirichlet", "partition.minimum=30", "clients=20"]).federation()
+
+
+def test_data_keys_are_suggested_whether_they_are_its_own_or_those_of_all():
+    with pytest.raises(
+        FedTailorError, match=r"Did you mean 'fraction'\? Allowed: root, fraction, proxy, server_share\."
+    ):
+        Config.load(words=["data.fractoin=1"])
 
 
 @pytest.mark.parametrize(

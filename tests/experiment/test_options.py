@@ -29,7 +29,7 @@ def test_a_notebook_completes_them_with_their_defaults(function, cls):
 
 
 def test_both_doors_have_the_same_defaults(federation):
-    config = ft.Config.load()
+    config = ft.Config.load().completed()
     simulation = ft.Simulation(ft.Config.load(words=["clients=3"]).federation(), engine="inline")
     assert simulation.method == config.method
     assert simulation.worker.modules.architecture == config.net.name == "cnn"

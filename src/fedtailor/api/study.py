@@ -6,6 +6,7 @@ import copy
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
@@ -111,7 +112,19 @@ def plan(
             "One of the methods needs proxy samples: %g %% of the data goes to the server in every run.", 100 * ASIDE
         )
         configs = {folder: config.with_server_share(ASIDE) for folder, config in configs.items()}
-    return configs
+    return _completed(configs)
+
+
+def _completed(configs: Mapping[Path, Config]) -> dict[Path, Config]:
+    """Give all runs the net and the number of clients that the samples of the first decide, where none are named."""
+    if all(config.complete for config in configs.values()):
+        return dict(configs)
+    first = next(iter(configs.values())).completed()
+    clients = first.settings.clients
+    return {
+        folder: replace(config, net=first.net, settings=replace(config.settings, clients=clients))
+        for folder, config in configs.items()
+    }
 
 
 def carry_out_all(

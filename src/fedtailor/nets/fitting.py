@@ -1,12 +1,16 @@
-"""Which kind of sample a net reads, so that a misfit is refused before training, with a net that fits."""
+"""Which kind of sample a net reads: the net to take when none is named, and a refusal in words before training one that does not fit."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
 
 from fedtailor.data.task import Task
 from fedtailor.errors import FedTailorError
-from fedtailor.nets.architecture import Architecture
+from fedtailor.nets.architecture import Architecture, nets
 
 Kind = Literal["images", "series", "numbers", "text"]
 
@@ -33,6 +37,21 @@ def kind(task: Task) -> Kind:
 def fitting_net(task: Task) -> str:
     """The net to take for these samples when nobody says."""
     return {"images": "cnn", "series": "cnn1d", "numbers": "mlp", "text": "fasttext"}[kind(task)]
+
+
+@dataclass(frozen=True)
+class FittingNet(Architecture):
+    """Stands for the net that fits the samples until these are read; `options` are those that it is given."""
+
+    name = "one that fits"
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def chosen(self, task: Task) -> Architecture:
+        return nets.build(fitting_net(task), self.options)
+
+    def build(self, task: Task) -> nn.Module:
+        return self.chosen(task).build(task)
 
 
 def require(net: Architecture, task: Task, wanted: Kind, smallest: int = 1) -> None:

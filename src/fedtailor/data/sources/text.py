@@ -95,10 +95,6 @@ class AgNews(Source):
     length: int = option(200, "tokens kept of each text", at_least=1)
     vocabulary: int = option(98_635, "most token ids, padding and unknown included", at_least=3)
 
-    @property
-    def fitting_net(self) -> str:
-        return "fasttext"
-
     def read(self, root: Path) -> Pool:
         files = [root / "ag_news_csv" / f"{part}.csv" for part in ("train", "test")]
         if not all(file.is_file() for file in files):
@@ -125,10 +121,6 @@ class TextCsv(Source):
     )
     length: int = option(200, "tokens kept of each text", at_least=1)
     vocabulary: int = option(98_635, "most token ids, padding and unknown included", at_least=3)
-
-    @property
-    def fitting_net(self) -> str:
-        return "fasttext"
 
     def read(self, root: Path) -> Pool:
         place = located(self.path, root, self.name)
