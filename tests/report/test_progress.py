@@ -61,8 +61,8 @@ def test_the_bar_counts_down_from_the_later_rounds(clock):
     task: Any = SimpleNamespace(fields={"end": None})
     assert column.render(task).plain == ""
     task.fields["end"] = clock.now + 3725
-    assert column.render(task).plain == "1:02:05"
+    assert column.render(task).plain == "1:02:05 left"
     clock.now += 3700
-    assert column.render(task).plain == "0:25"
+    assert column.render(task).plain == "0:25 left"
     clock.now += 3700
-    assert column.render(task).plain == "0:00"
+    assert column.render(task).plain == "0:00 left"

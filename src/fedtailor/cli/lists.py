@@ -73,8 +73,12 @@ def get(
         from fedtailor.data.download import get as download
         from fedtailor.data.pool import data_root
         from fedtailor.report.progress import download_progress
+
+    def said(text: str) -> None:
+        console.print(text, soft_wrap=True)
+
     with download_progress(console) as progress:
-        folder = download(name, data_root(root), base_url=base_url, progress=progress)
+        folder = download(name, data_root(root), base_url=base_url, progress=progress, say=said)
     console.print(f"{name} is in {folder}", soft_wrap=True)
 
 

@@ -80,9 +80,8 @@ class TimeLeft(ProgressColumn):
             return Text("")
         minutes, seconds = divmod(int(max(0.0, end - time.monotonic()) + 0.5), 60)
         hours, minutes = divmod(minutes, 60)
-        return Text(
-            f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}", "progress.remaining"
-        )
+        clock = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+        return Text(f"{clock} left", "progress.remaining")
 
 
 class GridProgress:
