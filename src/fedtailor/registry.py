@@ -90,9 +90,18 @@ def check(instance: Any, where: str = "") -> None:
 
 def differing(instance: Any) -> str:
     """Return the repr of an instance with only the options that differ from their defaults."""
+    return f"{type(instance).__name__}({_differences(instance)})"
+
+
+def named(instance: Any) -> str:
+    """Return an instance by its registered name, with the options that differ from their defaults: fedrep (head_epochs=5)."""
+    options = _differences(instance)
+    return f"{instance.name} ({options})" if options else instance.name
+
+
+def _differences(instance: Any) -> str:
     given = {f.name: getattr(instance, f.name) for f in _fields(type(instance))}
-    shown = [f"{f.name}={given[f.name]!r}" for f in _fields(type(instance)) if given[f.name] != _default(f)]
-    return f"{type(instance).__name__}({', '.join(shown)})"
+    return ", ".join(f"{f.name}={given[f.name]!r}" for f in _fields(type(instance)) if given[f.name] != _default(f))
 
 
 @cache

@@ -42,7 +42,7 @@ def test_reprs_show_what_differs_from_the_defaults(federation):
     assert repr(ft.FedRep()) == "FedRep()"
     assert repr(ft.Protocol(rounds=3, lr=0.5)) == "Protocol(rounds=3, lr=0.5)"
     simulation = ft.Simulation(federation, ft.FedRep(head_epochs=5), rounds=2, engine="inline")
-    assert repr(simulation) == "Simulation: FedRep(head_epochs=5) on 4 clients, round 0 of 2\n  Protocol(rounds=2)"
+    assert repr(simulation) == "Simulation: fedrep (head_epochs=5) on 4 clients, round 0 of 2\n  Protocol(rounds=2)"
     assert repr(federation).splitlines()[0] in federation._repr_html_()
 
 

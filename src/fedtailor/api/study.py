@@ -106,7 +106,8 @@ def plan(
         for seed in seeds:
             own = copy.deepcopy(dict(values)) | {"seed": seed}
             set_method(own, method)
-            configs[path / f"{run_name(method)}-s{seed}"] = Config.from_values(own)
+            config = Config.from_values(own)
+            configs[path / f"{run_name(config.method.name, method)}-s{seed}"] = config
     if len({config.server_share for config in configs.values()}) > 1:
         log.warning(
             "One of the methods needs proxy samples: %g %% of the data goes to the server in every run.", 100 * ASIDE
@@ -165,10 +166,7 @@ def load(
     return Study(path, [Run.open(folder, federation, net) for folder in folders])
 
 
-def run_name(method: str | Method) -> str:
+def run_name(name: str, method: str | Method) -> str:
     """Return the folder's name for a method with its own options: fedrep:head_epochs=5 becomes fedrep-head_epochs-5."""
-    if isinstance(method, Method):
-        method = f"{getattr(method, 'name', type(method).__name__)}:{differing(method).partition('(')[2]}"
-    name, _, options = method.partition(":")
-    name = Path(name).stem if name.endswith(".py") else name
+    options = differing(method).partition("(")[2] if isinstance(method, Method) else method.partition(":")[2]
     return "-".join(re.findall(r"[\w.+-]+", f"{name} {options}"))
