@@ -116,3 +116,23 @@ def test_types_are_named_in_words():
         "float | [float, float]",
         "none | balanced | list of float",
     ]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("x = 1\nclass A(:", "'mine.py' cannot be imported: line 2: SyntaxError: invalid syntax."),
+        (
+            "import fedtailor\n\nfedtailor.nothing",
+            "line 3: AttributeError: module 'fedtailor' has no attribute 'nothing'.",
+        ),
+        ("import no_such_package", "line 1: ModuleNotFoundError: No module named 'no_such_package'."),
+        ("x = 1", "must register exactly one net (it registers 0): decorate one class, such as with @ft.nets.register"),
+    ],
+)
+def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_line(code, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(code)
+    with pytest.raises(FedTailorError) as error:
+        Registry("net").find("mine.py")
+    assert said in str(error.value)

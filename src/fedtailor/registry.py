@@ -11,6 +11,7 @@ import importlib.util
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -254,12 +255,32 @@ class Registry(Generic[T]):
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise FedTailorError(
+                f"The {self.kind} file '{path}' cannot be imported: {_mistake(error, path)}"
+            ) from error
         added = [cls for name, cls in self.classes.items() if before.get(name) is not cls]
         if len(added) != 1:
-            raise FedTailorError(f"'{path}' must register exactly one {self.kind} (it registers {len(added)}).")
+            raise FedTailorError(
+                f"'{path}' must register exactly one {self.kind} (it registers {len(added)}): decorate one class, such as with "
+                '@ft.nets.register("name") for a net.'
+            )
         added[0].file = str(path.resolve())  # type: ignore[attr-defined]
         return added[0]
+
+
+def _mistake(error: Exception, path: Path) -> str:
+    """Return what went wrong in a user's file, and in which of its lines."""
+    if isinstance(error, FedTailorError):
+        return str(error)
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == os.path.abspath(path)
+    ]
+    line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
+    what = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{f'line {line}: ' if line else ''}{type(error).__name__}: {what}."
 
 
 def _plain(name: str) -> str:
