@@ -121,6 +121,15 @@ def test_the_net_fits_the_samples_and_the_run_folder_names_it(x, net, tmp_path):
         carry_out(Config.load(words=[*words, "net=lenet" if net == "mlp" else "net=mlp"]), tmp_path / "run")
 
 
+def test_the_net_fits_the_samples_of_a_federation_of_pfllib(tmp_path):
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        for client in range(2):
+            np.savez(tmp_path / part / f"{client}.npz", x=np.ones((4, 5), np.float32), y=np.arange(4) % 2)
+    config = Config.load(words=["data=pfllib", f"data.path={tmp_path}"]).completed()
+    assert (config.net, config.partition.name, config.settings.clients) == (MLP(), "natural", 0)
+
+
 def test_options_of_a_net_that_is_not_named_are_those_of_the_one_that_fits(tmp_path):
     words = arrays(tmp_path / "a.npz", np.ones((20, 5), np.float32))
     assert Config.load(words=[*words, "net.hidden=7"]).completed().net == MLP(hidden=(7,))
