@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedtailor import Config, FedTailorError
+from fedtailor.data.task import Task
 from fedtailor.experiment.config import method_overrides, read_toml
 from fedtailor.experiment.run import carry_out, start
 from fedtailor.nets.mlp import MLP
@@ -134,7 +135,9 @@ def test_options_of_a_net_that_is_not_named_are_those_of_the_one_that_fits(tmp_p
     words = arrays(tmp_path / "a.npz", np.ones((20, 5), np.float32))
     assert Config.load(words=[*words, "net.hidden=7"]).completed().net == MLP(hidden=(7,))
     with pytest.raises(FedTailorError, match=r"Unknown key 'net\.hiden'\. Did you mean 'hidden'\?"):
-        Config.load(words=[*words, "net.hiden=7"]).completed()
+        Config.load(words=[*words, "net.hiden=7"])  # before anything is read
+    with pytest.raises(FedTailorError, match=r"Unknown key 'net\.hidden'"):
+        Config.load(words=["data=agnews", "net.hidden=7"]).net.chosen(Task((5,), 2, vocabulary=9))
 
 
 @pytest.mark.parametrize(("samples", "clients"), [(3, 1), (10, 2), (33, 8), (400, 20)])
@@ -280,6 +283,7 @@ def test_the_address_of_ray_may_be_dotted():
         ("workers=1e9", "workers = 1000000000.0 is not allowed"),
         ("clients=1e9", "clients = .* is not allowed"),
         ("net.hidden=100000", "net.hidden = 100000 is not allowed"),
+        ("net.hidden=\ud800", "net.hidden = .* is not allowed"),
         ("rounds=" + "9" * 5000, "rounds = .* is not allowed"),
         ("rounds=" + "[" * 5000, "rounds = .* is not allowed"),
         ("lr=0.1\nrounds=7", "lr = .* is not allowed"),
@@ -288,6 +292,8 @@ def test_the_address_of_ray_may_be_dotted():
 def test_absurd_words_are_refused_in_words(word, says):
     with pytest.raises(FedTailorError, match=says):
         Config.load(None, ["net=cnn", word])
+    with pytest.raises(FedTailorError, match=says):
+        Config.load(None, [word])
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from torch import nn
 from fedtailor.data.task import Task
 from fedtailor.errors import FedTailorError
 from fedtailor.nets.architecture import Architecture, nets
+from fedtailor.registry import options
 
 Kind = Literal["images", "series", "numbers", "text"]
 
@@ -21,6 +22,7 @@ LOOKS = {
     "text": "text (token ids, with a vocabulary)",
 }
 FITTING = {"images": "cnn, lenet, resnet18 or vit", "series": "cnn1d", "numbers": "mlp", "text": "fasttext"}
+USUAL: dict[Kind, str] = {"images": "cnn", "series": "cnn1d", "numbers": "mlp", "text": "fasttext"}
 HINTS = {
     ("images", "series"): " Images without channels need a first dimension of 1.",
     ("text", "numbers"): " If these are token ids, the data set must state its vocabulary.",
@@ -36,7 +38,7 @@ def kind(task: Task) -> Kind:
 
 def fitting_net(task: Task) -> str:
     """The net to take for these samples when nobody says."""
-    return {"images": "cnn", "series": "cnn1d", "numbers": "mlp", "text": "fasttext"}[kind(task)]
+    return USUAL[kind(task)]
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,25 @@ class FittingNet(Architecture):
 
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Refuse options that none of the nets could take."""
+        known = {name: {o.name for o in options(nets.find(name))} for name in USUAL.values()}
+        if not any(_takes(name, self.options) for name in known):
+            nets.build(max(known, key=lambda name: len(known[name] & set(self.options))), self.options)
+
     def chosen(self, task: Task) -> Architecture:
         return nets.build(fitting_net(task), self.options)
 
     def build(self, task: Task) -> nn.Module:
         return self.chosen(task).build(task)
+
+
+def _takes(name: str, values: Mapping[str, Any]) -> bool:
+    try:
+        nets.build(name, values)
+    except FedTailorError:
+        return False
+    return True
 
 
 def require(net: Architecture, task: Task, wanted: Kind, smallest: int = 1) -> None:
