@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+import fedtailor as ft
 from fedtailor import Config, FedTailorError
+from fedtailor.data.pool import sources
 from fedtailor.data.task import Task
 from fedtailor.experiment.config import method_overrides, read_toml
 from fedtailor.experiment.run import carry_out, start
@@ -57,6 +59,13 @@ def test_lists_as_a_person_types_them(word, value, tmp_path):
     assert getattr(getattr(config, part or "settings"), name) == value
     (tmp_path / "c.toml").write_text(config.to_toml())
     assert Config.load(tmp_path / "c.toml") == config
+
+
+def test_one_entry_alone_is_a_list_in_python_too():
+    assert MLP(hidden=128) == MLP(hidden=[128]) == MLP(hidden=(128,))
+    assert ft.Protocol(metrics="auroc").metrics == ft.Protocol(metrics=["auroc"]).metrics == ("auroc",)
+    assert ft.FedAvg(keep="head") == ft.FedAvg(keep=("head",))
+    assert sources.build("table", {"features": "age"}).features == ("age",)
 
 
 def test_a_methods_own_options_may_be_lists():
