@@ -1,12 +1,17 @@
-"""Match nets and kinds of samples, so that a net that does not fit is refused before training, naming one that does."""
+"""Match nets and kinds of samples: the default net, and a refusal before training of a net that does not fit, naming one that does."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
 
 from fedtailor.data.task import Task
 from fedtailor.errors import FedTailorError
-from fedtailor.nets.architecture import Architecture
+from fedtailor.nets.architecture import Architecture, nets
+from fedtailor.registry import options
 
 SampleKind = Literal["images", "series", "numbers", "text"]
 
@@ -17,6 +22,7 @@ NAMES = {
     "text": "text (token ids, with a vocabulary)",
 }
 FITTING = {"images": "cnn, lenet, resnet18 or vit", "series": "cnn1d", "numbers": "mlp", "text": "fasttext"}
+USUAL: dict[SampleKind, str] = {"images": "cnn", "series": "cnn1d", "numbers": "mlp", "text": "fasttext"}
 HINTS = {
     ("images", "series"): " Images without channels need a first dimension of 1.",
     ("text", "numbers"): " If these are token ids, the data set must state its vocabulary.",
@@ -32,7 +38,36 @@ def kind(task: Task) -> SampleKind:
 
 def fitting_net(task: Task) -> str:
     """Return the default net for these samples."""
-    return {"images": "cnn", "series": "cnn1d", "numbers": "mlp", "text": "fasttext"}[kind(task)]
+    return USUAL[kind(task)]
+
+
+@dataclass(frozen=True)
+class FittingNet(Architecture):
+    """Stands for the net that fits the samples until these are read; `options` are those that it is given."""
+
+    name = "one that fits"
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse options that none of the nets could take."""
+        known = {name: {o.name for o in options(nets.find(name))} for name in USUAL.values()}
+        if not any(_takes(name, self.options) for name in known):
+            nets.build(max(known, key=lambda name: len(known[name] & set(self.options))), self.options)
+
+    def chosen(self, task: Task) -> Architecture:
+        return nets.build(fitting_net(task), self.options)
+
+    def build(self, task: Task) -> nn.Module:
+        return self.chosen(task).build(task)
+
+
+def _takes(name: str, values: Mapping[str, Any]) -> bool:
+    try:
+        nets.build(name, values)
+    except FedTailorError:
+        return False
+    return True
 
 
 def require(net: Architecture, task: Task, wanted: SampleKind, smallest: int = 1) -> None:
