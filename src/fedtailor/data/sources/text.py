@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -159,7 +159,8 @@ class TextCsv(Source):
         rows = list(chain(*parts))
         y, names = encoded([row.label for row in rows])
         owner, owners = encoded([row.client for row in rows]) if self.client else (None, ())
-        return text_pool([row.text for row in rows], y, names, test, self.length, self.vocabulary, owner, owners)
+        pool = text_pool([row.text for row in rows], y, names, test, self.length, self.vocabulary, owner, owners)
+        return replace(pool, keep_split=True, label=self.label)
 
     def _columns(self) -> tuple[str, ...]:
         """Return the label's column and the texts', or nothing if no line names them."""
