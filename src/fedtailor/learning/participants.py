@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from fedtailor.learning.kernels import features_suffice, kernel
 from fedtailor.learning.losses import Loss
 from fedtailor.learning.mixing import Reply, State, Weights, weighted_mean
 from fedtailor.learning.protocol import Protocol
-from fedtailor.learning.samples import Samples, shuffled_pairs
+from fedtailor.learning.samples import ENDLESS, Samples, shuffled_pairs
 from fedtailor.learning.schedule import lr_factor
 from fedtailor.learning.server_optimizer import server_step
 from fedtailor.nets.architecture import Architecture
@@ -143,9 +144,15 @@ class Participant:
     def batches(
         self, epochs: int | None = None, *, size: int | None = None, purpose: str = "batches"
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled batches of the training samples; see `steps`."""
-        epochs = self.protocol.epochs if epochs is None else epochs
-        return self.samples.batches(size or self.protocol.batch, epochs, self.rng(purpose))
+        """Shuffled batches of the training samples, for so many epochs or for as long as a round trains; see `steps`."""
+        epochs, steps = self._duration(epochs)
+        return islice(self.samples.batches(size or self.protocol.batch, epochs, self.rng(purpose)), steps)
+
+    def _duration(self, epochs: int | None) -> tuple[int, int | None]:
+        """Return epochs, and after how many batches to stop before their end: the protocol's, unless epochs are given."""
+        if epochs is None and self.protocol.steps:
+            return ENDLESS, self.protocol.steps
+        return self.protocol.epochs if epochs is None else epochs, None
 
     @property
     def task(self) -> Task:
@@ -192,8 +199,8 @@ class Participant:
         if on is None:
             batches = self.batches(epochs, purpose=purpose)
         else:
-            epochs = self.protocol.epochs if epochs is None else epochs
-            batches = shuffled_pairs(*on, self.protocol.batch, epochs, self.rng(purpose))
+            epochs, steps = self._duration(epochs)
+            batches = islice(shuffled_pairs(*on, self.protocol.batch, epochs, self.rng(purpose)), steps)
         in_head = part.entries.keys() <= net.head.entries.keys()
         statistics = net.embedder.state_dict() if in_head and not net.repeatable else {}
         statistics = {name: tensor.clone() for name, tensor in statistics.items()}

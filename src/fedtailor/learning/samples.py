@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -16,6 +17,7 @@ from fedtailor.learning.augment import flip_crop
 from fedtailor.learning.protocol import Protocol
 from fedtailor.nets.net import Net
 
+ENDLESS = sys.maxsize  # epochs, of batches that are taken for as long as steps are
 CHUNK = 256  # samples in one forward pass when nothing trains: larger ones no longer fit into a core's cache
 
 
