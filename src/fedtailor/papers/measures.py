@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,7 +26,7 @@ TWO_MODELS = {"ditto", "perada", "heart"}  # methods whose clients train a perso
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run to be measured; with a `group`, only the clients with that supervisor count."""
+    """A finished run to be measured; with a `group`, only the clients with that supervisor, or of that name, count."""
 
     path: Path
     config: Config
@@ -51,6 +52,8 @@ class Run:
         """The clients that count."""
         if self.group and isinstance(self.config.method, FedSimSup):
             return self.config.method.groups(self.config.settings.seed, len(self.clients))[self.group]
+        if self.group:
+            return [json.loads(RunFolder(self.path).labels.read_text())["clients"].index(self.group)]
         return list(range(len(self.clients)))
 
 
@@ -80,6 +83,10 @@ def last(run: Run) -> float:
 def last_mean(run: Run) -> float:
     accuracies = run.clients[run.members]
     return float(np.nanmean(accuracies)) if np.isfinite(accuracies).any() else float("nan")
+
+
+def last_of_client(run: Run) -> float:
+    return 100 * last_mean(run)
 
 
 def of_global_model(run: Run) -> float:
@@ -134,6 +141,7 @@ MEASURES = {
     "best": Measure(f"accuracy of the best round (where fine-tuned: the last), {POOLED}", "best accuracy", best),
     "last": Measure(f"accuracy of the last round, {POOLED}", "accuracy", last),
     "last-mean": Measure("accuracy of the last round, mean of clients, 0 to 1", "accuracy", last_mean),
+    "last-client": Measure("accuracy of the last round on the client's own test samples, %", "accuracy", last_of_client),
     "global": Measure(f"accuracy of the global model, {POOLED}", "global accuracy", of_global_model, needs_models=True),
     "trained": Measure(
         "millions of parameters that a client trains", "parameters (M)", trained, lower_is_better=True, needs_run=False
