@@ -217,7 +217,12 @@ def test_the_trial_at_the_mixture_leaves_batchnorm_statistics_alone(federation):
 
 
 def test_a_round_of_steps_is_one_pass_of_so_many_on_bodies_and_head(federation):
-    settings = {"rounds": 2, "batch": 100, "lr": 0.1, "seed": 1}  # one batch is all of a client's samples: an epoch is a step
+    settings = {
+        "rounds": 2,
+        "batch": 100,
+        "lr": 0.1,
+        "seed": 1,
+    }  # one batch is all of a client's samples: an epoch is a step
     one, two = (Simulation(federation, "fedafk", "mlp", steps=n, **settings) for n in (1, 2))
     epoch = Simulation(federation, "fedafk", "mlp", epochs=1, **settings)
     for simulation in (one, two, epoch):

@@ -24,7 +24,10 @@ class Protocol:
     dropout: float = option(0.0, "chance that a picked client drops out before it replies", at_least=0.0, at_most=1.0)
     epochs: int = option(1, "local epochs of each round", at_least=0, at_most=10**6)
     steps: int = option(
-        0, "optimizer steps of each round in place of epochs, over reshuffled batches (0: by epochs)", at_least=0, at_most=10**9
+        0,
+        "optimizer steps of each round in place of epochs, over reshuffled batches (0: by epochs)",
+        at_least=0,
+        at_most=10**9,
     )
     batch: int = option(10, "batch size of local training", at_least=1, at_most=10**6)
     lr: float = option(0.05, "learning rate of local training", above=0.0, at_most=1e6)

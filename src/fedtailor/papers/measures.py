@@ -26,7 +26,7 @@ TWO_MODELS = {"ditto", "perada", "heart"}  # methods whose clients train a perso
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run to be measured; with a `group`, only the clients with that supervisor, or of that name, count."""
+    """A finished run to be measured; a `group` names the only clients that count: those with a kind of supervisor, or one client."""
 
     path: Path
     config: Config
@@ -52,8 +52,6 @@ class Run:
         """The clients that count."""
         if self.group and isinstance(self.config.method, FedSimSup):
             return self.config.method.groups(self.config.settings.seed, len(self.clients))[self.group]
-        if self.group:
-            return [json.loads(RunFolder(self.path).labels.read_text())["clients"].index(self.group)]
         return list(range(len(self.clients)))
 
 
@@ -86,7 +84,8 @@ def last_mean(run: Run) -> float:
 
 
 def last_of_client(run: Run) -> float:
-    return 100 * last_mean(run)
+    names = json.loads(RunFolder(run.path).labels.read_text())["clients"]
+    return 100 * float(run.clients[names.index(run.group)])
 
 
 def of_global_model(run: Run) -> float:
@@ -141,7 +140,9 @@ MEASURES = {
     "best": Measure(f"accuracy of the best round (where fine-tuned: the last), {POOLED}", "best accuracy", best),
     "last": Measure(f"accuracy of the last round, {POOLED}", "accuracy", last),
     "last-mean": Measure("accuracy of the last round, mean of clients, 0 to 1", "accuracy", last_mean),
-    "last-client": Measure("accuracy of the last round on the client's own test samples, %", "accuracy", last_of_client),
+    "last-client": Measure(
+        "accuracy of the last round on the client's own test samples, %", "accuracy", last_of_client
+    ),
     "global": Measure(f"accuracy of the global model, {POOLED}", "global accuracy", of_global_model, needs_models=True),
     "trained": Measure(
         "millions of parameters that a client trains", "parameters (M)", trained, lower_is_better=True, needs_run=False

@@ -62,8 +62,7 @@ class Heart(Source):
     def read(self, root: Path) -> Pool:
         if self.protocol == "full":
             return table_pool(patients(), "disease", "hospital", tuple(COLUMNS[:-1]), origin="heart", task="binary")
-        pool = _flamby()
-        return _pooled(pool) if self.pooled else pool
+        return _flamby(pooled=self.pooled)
 
 
 def recorded() -> pd.DataFrame:
@@ -87,25 +86,23 @@ def patients() -> pd.DataFrame:
     return frame.assign(**words, disease=disease).drop(columns="num")
 
 
-def _flamby() -> Pool:
-    """Follow the benchmark: complete rows, dummies without the first level, scaled by each hospital's own training rows."""
+def _flamby(*, pooled: bool) -> Pool:
+    """Follow the benchmark: complete rows, dummies without the first level, scaled by each hospital's own training rows.
+
+    Pooled, the training rows of all are scaled together and every hospital holds them; its test rows stay its own.
+    """
     import pandas as pd
-    from sklearn.model_selection import train_test_split
 
     frame = recorded().drop(columns=list(SPARSE)).dropna(ignore_index=True)
     y, owner = (frame["num"] > 0).to_numpy(np.int64), pd.Categorical(frame["hospital"], list(HOSPITALS)).codes
     numbers = frame.drop(columns=["num", "hospital"])
-    x = pd.get_dummies(numbers, columns=["cp", "restecg"], drop_first=True, dtype=np.float64).to_numpy(np.float64)
-    test = np.zeros(len(y), bool)
+    raw = pd.get_dummies(numbers, columns=["cp", "restecg"], drop_first=True, dtype=np.float64).to_numpy(np.float64)
+    test = _test_rows(y, owner)
+    x = np.empty_like(raw)
     for hospital in range(len(HOSPITALS)):
-        rows = np.flatnonzero(owner == hospital)
-        # By class where each has more than two rows: Switzerland has one complete row without disease.
-        classes = y[rows] if np.bincount(y[rows], minlength=2).min() > 2 else None
-        train, held_out = train_test_split(np.arange(len(rows)), **SPLIT, stratify=classes)
-        test[rows[held_out]] = True
-        seen = x[rows[train]]
-        x[rows] = (x[rows] - seen.mean(0)) / (seen.std(0, ddof=1) + 1e-9)
-    return Pool(
+        own = owner == hospital
+        x[own] = _scaled(raw[own], raw[own & ~test])
+    pool = Pool(
         x.astype(np.float32),
         y,
         classes=2,
@@ -115,14 +112,26 @@ def _flamby() -> Pool:
         labels=DIAGNOSES,
         kind="binary",
     )
+    if not pooled:
+        return pool
+    x[~test] = _scaled(raw[~test], raw[~test])
+    rows = np.concatenate([np.tile(np.flatnonzero(~test), len(HOSPITALS)), np.flatnonzero(test)])
+    holder = np.concatenate([np.repeat(np.arange(len(HOSPITALS)), (~test).sum()), pool.owner[test]])
+    return replace(replace(pool, x=x.astype(np.float32)).subset(rows), owner=holder)
 
 
-def _pooled(pool: Pool) -> Pool:
-    """Give every hospital the training rows of all; its test rows stay its own."""
-    assert pool.test is not None
-    assert pool.owner is not None
-    train, held_out = np.flatnonzero(~pool.test), np.flatnonzero(pool.test)
-    copies = len(pool.owners)
-    rows = pool.subset(np.concatenate([np.tile(train, copies), held_out]))
-    owner = np.concatenate([np.repeat(np.arange(copies), len(train)), pool.owner[held_out]])
-    return replace(rows, owner=owner)
+def _test_rows(y: np.ndarray, owner: np.ndarray) -> np.ndarray:
+    """Split each hospital's rows by class where each class has more than two: Switzerland has one row without disease."""
+    from sklearn.model_selection import train_test_split
+
+    test = np.zeros(len(y), bool)
+    for hospital in range(len(HOSPITALS)):
+        rows = np.flatnonzero(owner == hospital)
+        classes = y[rows] if np.bincount(y[rows], minlength=2).min() > 2 else None
+        _, held_out = train_test_split(np.arange(len(rows)), **SPLIT, stratify=classes)
+        test[rows[held_out]] = True
+    return test
+
+
+def _scaled(x: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    return (x - seen.mean(0)) / (seen.std(0, ddof=1) + 1e-9)
