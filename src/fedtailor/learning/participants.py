@@ -20,6 +20,7 @@ from fedtailor.learning.kernels import features_suffice, kernel
 from fedtailor.learning.losses import Loss
 from fedtailor.learning.mixing import Reply, State, Weights, weighted_mean
 from fedtailor.learning.protocol import Protocol
+from fedtailor.learning.sample_weights import weights_of
 from fedtailor.learning.samples import ENDLESS, Samples, shuffled_pairs
 from fedtailor.learning.schedule import lr_factor
 from fedtailor.learning.server_optimizer import server_step
@@ -159,8 +160,17 @@ class Participant:
         return self.modules.task
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The task's loss, the mean over a batch, with the class weights that the protocol asks for."""
-        return self.task.loss(outputs, y, self.class_weights)
+        """The task's loss, the mean over a batch by the weights of its samples, and with the class weights that the protocol asks for."""
+        return self.task.loss(outputs, y, self.class_weights, self.sample_weights(y))
+
+    def sample_weights(self, y: Tensor) -> Tensor | None:
+        """The weights of a batch's samples, None where samples have none."""
+        weights = weights_of(y)
+        if weights is None and self.samples.weights is not None:
+            raise FedTailorError(
+                "Samples have weights, but labels reached the loss without theirs: the method does not support sample weights."
+            )
+        return weights
 
     @cached_property
     def class_weights(self) -> Tensor | None:
@@ -173,7 +183,7 @@ class Participant:
     @property
     def plain_cross_entropy(self) -> bool:
         """Whether the task's loss is the one that steps are written out for."""
-        return self.task.kind == "multiclass" and self.class_weights is None
+        return self.task.kind == "multiclass" and self.class_weights is None and self.samples.weights is None
 
     def train(
         self,

@@ -12,6 +12,7 @@ from fedtailor.errors import FedTailorError
 from fedtailor.learning import Client, Payload, Reply, Server, State, class_means, mixed, near_prototypes
 from fedtailor.learning.gaussian import drawn_samples, gaussians_of
 from fedtailor.learning.mixing import weighted_mean
+from fedtailor.learning.sample_weights import weighted, weights_of
 from fedtailor.learning.search import best_share
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
@@ -119,7 +120,11 @@ class PGFedSplit(Method):
         uniform, scaled = self.label_prior == "uniform", self.gamma_mode == "share"
         counts, rng = client.label_counts.to(z.dtype), client.rng("gaussian")
         drawn, labels = drawn_samples(centres, spread, known, counts, count, rng, uniform=uniform, scaled=scaled)
-        return torch.cat([z, drawn.clamp(min=0) if self.clip_nonneg else drawn]), torch.cat([y, labels])
+        weights = weights_of(y)
+        if weights is not None:  # drawn features count as much as own ones on average
+            weights = torch.cat([weights, weights.mean().expand(len(labels))])
+        both = torch.cat([z, drawn.clamp(min=0) if self.clip_nonneg else drawn])
+        return both, weighted(torch.cat([y, labels]), weights)
 
     def _alpha(self, client: Client, net: Net, received: Tensor, z: Tensor, y: Tensor) -> float:
         """The share α of the own head that minimizes E[CE(α·own + (1−α)·received) + βΔα²·KL(own ‖ received)]."""
