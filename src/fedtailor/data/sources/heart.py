@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedtailor.data.pool import Pool, Source, sources
-from fedtailor.data.sources.table import table_pool
+from fedtailor.data.sources.table import Table, table_pool
 from fedtailor.errors import FedTailorError
 from fedtailor.registry import option
 
@@ -61,7 +61,8 @@ class Heart(Source):
 
     def read(self, root: Path) -> Pool:
         if self.protocol == "full":
-            return table_pool(patients(), "disease", "hospital", tuple(COLUMNS[:-1]), origin="heart", task="binary")
+            pool = table_pool(patients(), Table(label="disease", client="hospital", task="binary"), "data=heart")
+            return replace(pool, y=1 - pool.y, labels=DIAGNOSES)  # class 1 is the disease; by name it would be class 0
         return _flamby(pooled=self.pooled)
 
 
