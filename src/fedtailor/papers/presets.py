@@ -193,7 +193,7 @@ class Paper:
             return self.rows(self.facts["preset"][facts["rows_of"]])
         if "every" in facts:
             able = sorted(name for name, cls in methods.classes.items() if facts["every"] in cls.tasks)
-            return [Row(name, (f"method={name}",)) for name in able]
+            return [Row(name, (f"method={name}",)) for name in able if name not in facts.get("without", ())]
         given = [Row(r["name"], tuple(r["words"].split())) for r in facts.get("rows", []) + facts.get("extra", [])]
         numbers = [n for n in self.numbers if n.table in facts.get("tables", ())]
         told = dict.fromkeys((n.method, self.divided(n, facts)[1]) for n in numbers)

@@ -87,3 +87,15 @@ def test_four_hospitals_by_name_alone():
         ("VA", 85, 45),
     ]
     assert (config.net.name, federation.labels) == ("mlp", ("no disease", "disease"))
+
+
+def test_all_patients_as_a_table_with_missing_values(tmp_path):
+    federation = Config.load(words=["data=heart", f"data.root={tmp_path}"]).federation()
+    assert sum(len(c.train) + len(c.test) for c in federation.clients) == 920
+    assert federation.labels == ("no disease", "disease")
+    sick = sum(int(part.y.sum()) for c in federation.clients for part in (c.train, c.test))
+    assert sick == 509  # class 1 is the disease
+    columns = {column.name: column for column in federation.description.columns}
+    assert columns["chol"].indicator
+    assert columns["thal"].values == ("fixed defect", "normal", "reversible defect")
+    assert "hospital" not in columns

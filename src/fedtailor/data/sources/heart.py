@@ -95,7 +95,8 @@ def _flamby(*, pooled: bool) -> Pool:
     import pandas as pd
 
     frame = recorded().drop(columns=list(SPARSE)).dropna(ignore_index=True)
-    y, owner = (frame["num"] > 0).to_numpy(np.int64), pd.Categorical(frame["hospital"], list(HOSPITALS)).codes
+    y = (frame["num"] > 0).to_numpy(np.int64)
+    owner = pd.Categorical(frame["hospital"], list(HOSPITALS)).codes.astype(np.int64)
     numbers = frame.drop(columns=["num", "hospital"])
     raw = pd.get_dummies(numbers, columns=["cp", "restecg"], drop_first=True, dtype=np.float64).to_numpy(np.float64)
     test = _test_rows(y, owner)
@@ -107,7 +108,7 @@ def _flamby(*, pooled: bool) -> Pool:
         x.astype(np.float32),
         y,
         classes=2,
-        owner=owner.astype(np.int64),
+        owner=owner,
         owners=tuple(HOSPITALS),
         test=test,
         labels=DIAGNOSES,
@@ -117,7 +118,7 @@ def _flamby(*, pooled: bool) -> Pool:
         return pool
     x[~test] = _scaled(raw[~test], raw[~test])
     rows = np.concatenate([np.tile(np.flatnonzero(~test), len(HOSPITALS)), np.flatnonzero(test)])
-    holder = np.concatenate([np.repeat(np.arange(len(HOSPITALS)), (~test).sum()), pool.owner[test]])
+    holder = np.concatenate([np.repeat(np.arange(len(HOSPITALS)), (~test).sum()), owner[test]])
     return replace(replace(pool, x=x.astype(np.float32)).subset(rows), owner=holder)
 
 
