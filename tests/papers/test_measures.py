@@ -34,6 +34,12 @@ def test_best_is_the_best_round_unless_the_method_fine_tunes(tmp_path):
     assert MEASURES["best"].of(written(tmp_path, 0.7, 0.6, phase="finish")) == pytest.approx(60)
 
 
+def test_one_client_of_a_run_is_measured_by_its_name(tmp_path):
+    (tmp_path / "labels.json").write_text(json.dumps({"clients": ["north", "south"]}))
+    (tmp_path / "clients.jsonl").write_text(json.dumps({"accuracy": [0.25, 0.5]}) + "\n")
+    assert MEASURES["last-client"].of(MeasuredRun(tmp_path, Config.load(), "south")) == pytest.approx(50)
+
+
 def test_convergence_waits_for_a_hundred_evaluations_without_a_better_one(tmp_path):
     early = [0.1, 0.5, *[0.4] * 101, 0.9]
     assert rounds_to_best(written(tmp_path, *early)) == 2

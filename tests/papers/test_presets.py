@@ -73,6 +73,19 @@ def test_rows_of_one_run_share_it():
     assert cell("fedsimsup/table4", "FedSimSup-T", "CIFAR10, 100 clients, Dir 0.1").group == "vit"
 
 
+def test_hospitals_are_clients_of_one_run():
+    cells = [c for c in find("flamby/heart").cells if c.row == "FedAvg"]
+    assert [c.column for c in cells] == [c.group for c in cells] == ["Cleveland", "Hungarian", "Switzerland", "VA"]
+    assert len({c.parts for c in cells}) == 1
+    settings = config("flamby/heart", "FedYogi", "VA").settings
+    assert (settings.rounds, settings.steps, settings.batch, settings.clients) == (15, 100, 4, 4)
+    assert (settings.lr, settings.server_optimizer, settings.server_lr) == (0.003162, "yogi", 0.01)
+    alone = config("flamby/heart", "each alone", "VA")
+    assert (alone.settings.epochs, alone.settings.steps, alone.settings.optimizer) == (50, 0, "adam")
+    assert find("flamby/heart").seed_numbers == range(42, 47)
+    assert {"local", "ditto", "fedala"} <= set(find("flamby/personalized").rows)
+
+
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(FedTailorError, match="Did you mean 'pgfedsplit/table2'"):
         find("pgfedsplit/tabel2")

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from fedtailor.learning.mixing import Payload, State
 from fedtailor.learning.prototypes import class_means, mean_of_means
+from fedtailor.learning.sample_weights import weighted, weights_of
 
 FLOOR = 1e-6  # added to variances, so that every dimension has some noise
 
@@ -122,9 +123,16 @@ def with_drawn_samples(
     clip: bool = False,
     **how: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Add `drawn_samples` to features and labels, a fraction `ratio` of the result; `clip` sets negative drawn features to 0."""
+    """Add `drawn_samples` to features and labels, a fraction `ratio` of the result; `clip` sets negative drawn features to 0.
+
+    Drawn features weigh as much as the others on average.
+    """
     size = math.ceil(ratio / (1 - ratio) * len(y) - 1e-9)  # not one more because of rounding
     if not size:
         return z, y
     drawn, labels = drawn_samples(gaussians, counts.to(z.dtype), size, generator, **how)
-    return torch.cat([z, drawn.clamp(min=0) if clip else drawn]), torch.cat([y, labels])
+    weights = weights_of(y)
+    if weights is not None:
+        weights = torch.cat([weights, weights.mean().expand(len(labels))])
+    both = torch.cat([z, drawn.clamp(min=0) if clip else drawn])
+    return both, weighted(torch.cat([y, labels]), weights)

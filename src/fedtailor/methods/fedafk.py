@@ -65,9 +65,9 @@ class FedAFK(Method):
         own = self.personal(client, payload)  # θ_i, φ_i
         teacher = shared if self.kt_ref == "running" else client.net("received", body=payload["body"])
         mu, mu_lr = float(client.state["mu"]), client.rate(self.mu_lr)
-        for _ in range(client.protocol.epochs):
+        for epochs in self._passes(client):
             between = client.net("mixture", head=own.head.vector) if self.afa else own  # θ(μ), φ_i
-            for x, y, step in client.steps(client.batches(1, purpose="body"), shared.body, own.body):
+            for x, y, step in client.steps(client.batches(epochs, purpose="body"), shared.body, own.body):
                 step(client.loss(shared(x), y), shared.body)  # (4)
                 target = self._features(teacher, x)
                 step(self._total(client, own, x, y, target), own.body)  # (5)
@@ -77,12 +77,17 @@ class FedAFK(Method):
                         mu = min(max(mu - mu_lr * gradient, 0.0), 1.0)  # (6)
             if self.afa:
                 own.body.vector = mixed(own.body.vector, shared.body.vector, mu)  # (3)
-            client.train(own.head, epochs=1)  # (7)
+            client.train(own.head, epochs=epochs)  # (7)
         client.state.update(
             own_body=own.body.vector, own_head=own.head.vector, mu=torch.tensor(mu, dtype=torch.float64)
         )
         client.log(mu=mu)
         return {"body": shared.body.vector}
+
+    @staticmethod
+    def _passes(client: Client) -> list[int | None]:
+        """The epochs between two mixtures of the bodies: one; where the protocol counts steps, all of a round's."""
+        return [None] if client.protocol.steps else [1] * client.protocol.epochs
 
     def _features(self, teacher: Net, x: Tensor) -> Tensor | None:
         if not self.kt:

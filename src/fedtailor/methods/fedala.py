@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedtailor.learning import Client, Payload, State, mixed
 from fedtailor.learning.elementwise import learned_weights
+from fedtailor.learning.sample_weights import taken
 from fedtailor.learning.samples import shuffled_pairs
 from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
@@ -106,7 +107,7 @@ class FedALA(GlobalModel):
         chosen = torch.randperm(n, generator=client.rng("weights"))[: max(1, round(self.s * n))]
         net.eval()
         x = client.embed(net)[0][chosen] if embedded else client.samples.take(chosen)
-        return x, client.samples.y[chosen]
+        return x, taken(client.samples.y, chosen)
 
     def _net(self, client: Client, payload: Payload, top: Tensor) -> Net:
         net = client.net(model=payload["model"])

@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedtailor.learning import Client, Payload, State
 from fedtailor.methods.base import GlobalModel, methods
@@ -48,8 +47,9 @@ class FedROD(GlobalModel):
         for x, y, step in client.steps(client.batches(purpose="all"), net.all, own.head):
             z = net.features(x)
             logits = net.classify(z)
-            generic = F.cross_entropy(logits + prior, y)  # balanced softmax
-            personal = F.cross_entropy(logits.detach() + own.classify(z.detach()), y)
+            weights = client.sample_weights(y)
+            generic = client.task.loss(logits + prior, y, sample_weights=weights)  # balanced softmax
+            personal = client.task.loss(logits.detach() + own.classify(z.detach()), y, sample_weights=weights)
             if step(generic, net.all):
                 step(personal, own.head)
         client.state["own_head"] = own.head.vector

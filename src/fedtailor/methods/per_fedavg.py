@@ -8,6 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from fedtailor.learning import Client, Payload
+from fedtailor.learning.sample_weights import cut
 from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
@@ -81,4 +82,4 @@ def _loss(client: Client, net: Net, batch: Batch) -> Tensor:
 def pieces(x: Tensor, y: Tensor, count: int, smallest: int = 1) -> Iterator[Batch]:
     """Cut a batch into `count` disjoint pieces; if it is too small, into fewer, some of which are then used more than once."""
     cuts = max(1, min(count, len(y) // smallest))
-    return islice(cycle(zip(x.tensor_split(cuts), y.tensor_split(cuts), strict=True)), count)
+    return islice(cycle(zip(x.tensor_split(cuts), cut(y, cuts), strict=True)), count)

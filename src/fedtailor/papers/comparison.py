@@ -66,7 +66,7 @@ class Comparison:
     def folders(self, row: str, column: str) -> list[Path]:
         """Return the folders of a cell's finished runs, one per seed."""
         cells = [e.cell for e in self.entries if (e.cell.row, e.cell.column) == (row, column)]
-        jobs = [self.grid.runs(cell, seed)[0] for cell in cells for seed in range(self.preset.seeds)]
+        jobs = [self.grid.runs(cell, seed)[0] for cell in cells for seed in self.preset.seed_numbers]
         return [job.folder for job in jobs if job.finished]
 
     @cached_property
@@ -91,7 +91,7 @@ def _entry(grid: Grid, cell: PresetCell, gaps: Mapping[str, str]) -> MeasuredCel
         run = MeasuredRun(grid.out, Job(grid.out, cell.parts[0].overrides, False).config)
         return MeasuredCell(cell, (measure.of(run),), ())
     values, names, reasons = [], [], []
-    for seed in range(grid.preset.seeds):
+    for seed in grid.preset.seed_numbers:
         jobs = grid.runs(cell, seed)
         undone = [job for job in jobs if not job.finished]
         if undone:

@@ -77,7 +77,8 @@ def probe(config: Config, federation: Federation) -> float:
     simulation = Simulation(federation, method, config.net, protocol=alone)
     record = simulation.step()
     trained = sum(outcome.samples for outcome in simulation.outcomes.values())
-    everyone = record["seconds_training"] * federation.sizes.sum() / max(1, trained)
+    share = len(simulation.outcomes) / clients if settings.steps else trained / federation.sizes.sum()
+    everyone = record["seconds_training"] / (share or 1)
     server = record["seconds_communication"] * transfers * min(settings.rounds, getattr(method, "akt_rounds", 10**9))
     evaluations = settings.rounds / settings.eval_every + method.closing_steps
     epochs = method.closing_steps / max(1, settings.epochs)

@@ -87,7 +87,7 @@ class Grid:
         self._jobs: dict[Overrides, Job] = {}
         for cell in preset.cells:
             measure = MEASURES[cell.measure]
-            for seed in range(preset.seeds if measure.needs_run else 0):
+            for seed in preset.seed_numbers if measure.needs_run else ():
                 for part in cell.parts:
                     self._add(part, seed, keeps or measure.needs_models)
 

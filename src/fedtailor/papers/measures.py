@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,7 +26,7 @@ TWO_MODELS = {"ditto", "perada", "heart"}  # methods whose clients train a perso
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A finished run to be measured; with a `group`, only the clients with that supervisor count."""
+    """A finished run to be measured; a `group` names the only clients that count: those with a kind of supervisor, or one client."""
 
     path: Path
     config: Config
@@ -82,6 +83,11 @@ def last_mean(run: MeasuredRun) -> float:
     return float(np.nanmean(accuracies)) if np.isfinite(accuracies).any() else float("nan")
 
 
+def last_of_client(run: MeasuredRun) -> float:
+    names = json.loads(RunFolder(run.path).labels.read_text())["clients"]
+    return 100 * float(run.clients[names.index(run.group)])
+
+
 def of_global_model(run: MeasuredRun) -> float:
     """Return the accuracy of the server's last model on the test samples of all clients."""
     simulation = finished_simulation(run.path)
@@ -134,6 +140,9 @@ MEASURES = {
     "best": PaperMeasure(f"accuracy of the best round (where fine-tuned: the last), {POOLED}", "best accuracy", best),
     "last": PaperMeasure(f"accuracy of the last round, {POOLED}", "accuracy", last),
     "last-mean": PaperMeasure("accuracy of the last round, mean of clients, 0 to 1", "accuracy", last_mean),
+    "last-client": PaperMeasure(
+        "accuracy of the last round on the client's own test samples, %", "accuracy", last_of_client
+    ),
     "global": PaperMeasure(
         f"accuracy of the global model, {POOLED}", "global accuracy", of_global_model, needs_models=True
     ),

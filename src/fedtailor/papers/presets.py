@@ -1,4 +1,4 @@
-"""Every table and figure of the five papers as a preset: its cells, and the overrides that run each of them.
+"""Every table and figure of the five papers, and of a benchmark, as a preset: its cells, and the overrides that run each of them.
 
 The facts are in one TOML file per paper. Columns and rows of a table are those of the published numbers; a setting such as
 "K=20;dir0.1" is a list of tokens, and the file says which overrides a token stands for.
@@ -20,7 +20,7 @@ from fedtailor.methods import methods
 from fedtailor.papers.measures import MEASURES
 from fedtailor.papers.published import PublishedNumber, overrides_of, published
 
-PAPERS = ("pgfedsplit", "heart", "fedsimsup", "fedafk", "fedah")
+PAPERS = ("pgfedsplit", "heart", "fedsimsup", "fedafk", "fedah", "flamby")
 # The partition stays the same across seeds; each run is its own process, so it needs no parallel engine.
 ALWAYS = ("partition_seed=1", "save_models=false", "engine=inline")
 AVERAGE = "Average"  # a column that is the mean of the columns with its setting
@@ -58,6 +58,7 @@ class PresetColumn:
     measure: str
     table: str = ""
     metric: str = ""
+    client: str = ""  # only the client of this name counts
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class PresetCell:
     measure: str
     parts: tuple[Term, ...]
     number: PublishedNumber | None = None  # the published number
-    group: str = ""
+    group: str = ""  # which clients count, where not all do: see Run.members
 
     @property
     def published(self) -> float | None:
@@ -89,9 +90,14 @@ class Preset:
     cells: tuple[PresetCell, ...]
     seeds: int
     choices: tuple[str, ...]
+    first_seed: int = 0
     figures: tuple[str, ...] = ()
     hints: dict[str, str] = field(default_factory=dict)
     smoke: str = ""
+
+    @property
+    def seed_numbers(self) -> range:
+        return range(self.first_seed, self.first_seed + self.seeds)
 
     @property
     def rows(self) -> list[str]:
@@ -136,6 +142,7 @@ class Paper:
             cells=tuple(self.gains(facts) if "gains" in facts else self.grid(facts)),
             seeds=self.facts["seeds"],
             choices=(*facts.get("choices", ()), *self.facts["choices"]),
+            first_seed=self.facts.get("first_seed", 0),
             figures=tuple(facts.get("figures", ())),
             hints=self.facts.get("hints", {}),
             smoke=self.facts.get("smoke", ""),
@@ -154,7 +161,7 @@ class Paper:
                 sources = [c for c in columns if c.dataset != AVERAGE and c.tokens == column.tokens]
                 sources = sources if column.dataset == AVERAGE else [column]
                 parts = tuple(self.part(1 / len(sources), facts, c, row) for c in sources)
-                yield PresetCell(row.name, column.name, column.measure, parts, number, row.group)
+                yield PresetCell(row.name, column.name, column.measure, parts, number, row.group or column.client)
 
     def gains(self, facts: dict[str, Any]) -> Iterable[PresetCell]:
         """Yield cells with the mean advantage of one row over others, over several settings."""
@@ -186,6 +193,9 @@ class Paper:
     def rows(self, facts: dict[str, Any]) -> list[PresetRow]:
         if "rows_of" in facts:
             return self.rows(self.facts["preset"][facts["rows_of"]])
+        if "every" in facts:
+            able = sorted(name for name, cls in methods.classes.items() if facts["every"] in cls.tasks)
+            return [PresetRow(name, (f"method={name}",)) for name in able if name not in facts.get("without", ())]
         given = [
             PresetRow(r["name"], tuple(r["overrides"].split())) for r in facts.get("rows", []) + facts.get("extra", [])
         ]
@@ -205,11 +215,19 @@ class Paper:
     def column(
         self, dataset: str, tokens: Tokens, measure: str, table: str = "", metric: str = "", several: bool = False
     ) -> PresetColumn:
-        labels = [label for token in tokens if (label := self.token(token)[0])]
-        name = ", ".join([dataset, *labels] if dataset != "-" else labels)
+        name = ", ".join(filter(None, ("" if dataset == "-" else dataset, self.setting(tokens))))
         return PresetColumn(
-            name + (f": {MEASURES[measure].short}" if several else ""), dataset, tokens, measure, table, metric
+            name=name + (f": {MEASURES[measure].short}" if several else ""),
+            dataset=dataset,
+            tokens=tokens,
+            measure=measure,
+            table=table,
+            metric=metric,
+            client=dataset if dataset in self.facts.get("clients", ()) else "",
         )
+
+    def setting(self, tokens: Tokens) -> str:
+        return ", ".join(label for token in tokens if (label := self.token(token)[0]))
 
     def row(self, method: str, tokens: Tokens = ()) -> PresetRow:
         name = ", ".join(self.token(token)[0] for token in tokens) or method
@@ -232,7 +250,9 @@ class Paper:
         common = [*ALWAYS, *self.facts["protocol"].split(), *dataset, *tokens]
         own = [*facts.get("overrides", "").split(), *row.overrides]
         last = self.facts.get("last", "").replace("{data}", str(data_root())).split()
-        name = f"{column.name.partition(':')[0]}, {row.name}"
+        # Clients of one run share it, and its name.
+        setting = self.setting(column.tokens) if column.client else column.name.partition(":")[0]
+        name = ", ".join(filter(None, (setting, row.name)))
         return Term(weight, name, settled([*where_known(common, own), *own, *last]))
 
     def measure(self, metric: str) -> str:

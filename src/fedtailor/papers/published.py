@@ -1,4 +1,5 @@
-"""Every number in the tables of PGFedSplit, HEART-PFL, FedSimSup, FedAFK and FedAH, and the overrides that run a row's method."""
+"""Every number in the tables of PGFedSplit, HEART-PFL, FedSimSup, FedAFK and FedAH, and FLamby's Fed-Heart-Disease; and the overrides
+that run a row's method."""
 
 from __future__ import annotations
 
@@ -25,6 +26,11 @@ VARIANTS: dict[tuple[str, str], list[str]] = {
     ("FedAFK", "w/o AFA"): ["method=fedafk", "method.afa=false"],
     ("FedAFK", "w/o KT"): ["method=fedafk", "method.kt=false"],
     ("FedAFK", "w/o AFA&KT"): ["method=fedafk", "method.afa=false", "method.kt=false"],
+    ("FLamby", "FedAdam"): ["method=fedavg", "server_optimizer=adam"],
+    ("FLamby", "FedYogi"): ["method=fedavg", "server_optimizer=yogi"],
+    ("FLamby", "FedAdagrad"): ["method=fedavg", "server_optimizer=adagrad"],
+    ("FLamby", "each alone"): ["method=local"],
+    ("FLamby", "pooled"): ["method=local"],
 }
 
 
