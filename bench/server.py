@@ -38,7 +38,8 @@ def noise(clients: int) -> Federation:
     y = np.take_along_axis(rng.integers(0, 10, (clients, 3)), rng.integers(0, 3, (clients, SAMPLES)), axis=1)
     federation = Federation.from_clients([(a, b, a[:0], b[:0]) for a, b in zip(x, y, strict=True)])
     proxy = Split(torch.from_numpy(x.reshape(-1, 3, 32, 32)[:PROXY]), torch.from_numpy(y.reshape(-1)[:PROXY]))
-    return dataclasses.replace(federation, classes=10, server=proxy)
+    ten = dataclasses.replace(federation.description, classes=10)
+    return dataclasses.replace(federation, description=ten, server=proxy)
 
 
 def shaken(payload: Payload, rng: torch.Generator) -> Payload:

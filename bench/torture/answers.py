@@ -21,9 +21,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from bench.torture import Result
 from bench.torture.mutations import description, recorded, wired
+from fedtailor.data.description import Description
 from fedtailor.data.sites import SiteDescription, federation_of
 from fedtailor.engines.base import Outcome
-from fedtailor.engines.flower.checks import ReplyChecks, kind, sane
+from fedtailor.engines.flower.checks import ReplyChecks, dtype_and_shape, sane
 from fedtailor.engines.flower.engine import Flower
 from fedtailor.engines.flower.messages import read_call, write_outcome, write_site
 from fedtailor.engines.flower.transport import Transport
@@ -37,10 +38,9 @@ MEMORY = 3 << 29  # bytes by which unpacking and reading an answer may make the 
 SECONDS = 20.0  # for one try, on a busy machine
 LIAR = 2
 NAMES = [f"site {i} (clinic-{i})" for i in range(3)]
-SITE = SiteDescription(
-    0, "clinic-0", (3, 8, 8), "uint8", 4, ("a", "b", "c", "d"), 0, (0.5,) * 3, (0.25,) * 3, train=30, test=10
-)
-SITES = [replace(SITE, client=i, name=f"clinic-{i}", mean=(0.5, 0.5, 0.4 + i / 10)) for i in range(3)]
+DATA = Description((3, 8, 8), 4, dtype="uint8", labels=("a", "b", "c", "d"), mean=(0.5,) * 3, std=(0.25,) * 3)
+SITES = [SiteDescription(i, f"clinic-{i}", 30, 10, replace(DATA, mean=(0.5, 0.5, 0.4 + i / 10))) for i in range(3)]
+SITE = SITES[0]
 SENT = {"model": torch.linspace(-1, 1, 500)}
 WORKS = (Work.HELLO, Work.FIT, Work.FIT_AND_SCORE, Work.SCORE)
 Spoil = Callable[[Message], Callable[[], Message]]
@@ -153,8 +153,8 @@ def post(spoil: Spoil, spoilt: Work) -> Transport:
 def unfit(work: Work, outcome: Outcome) -> str:
     """Return why a reply should have been refused, if so."""
     for name, tensor in outcome.up.items():
-        if name in SENT and work is not Work.HELLO and kind(tensor) != kind(SENT[name]):
-            return f"'{name}' of another kind passed"
+        if name in SENT and work is not Work.HELLO and dtype_and_shape(tensor) != dtype_and_shape(SENT[name]):
+            return f"'{name}' of another dtype or shape passed"
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             return f"values that are not finite passed in '{name}'"
     if work.trains and not 0 < outcome.samples <= 30:

@@ -27,13 +27,14 @@ def compare(
         from fedtailor.api.run import new_folder
         from fedtailor.api.study import USUAL, carry_out_all, plan
         from fedtailor.experiment.config import overridden
+        from fedtailor.report.data_summary import DataSummary
         from fedtailor.report.progress import Progress
         from fedtailor.report.tables import comparison_table
     is_method = {w: "=" not in w.partition(":")[0] and not w.endswith(".toml") for w in words or []}
     values = overridden(*config_file([w for w in words or [] if not is_method[w]]))
     folder = out or new_folder("comparison")
     plans = plan(values, [w for w in words or [] if is_method[w]] or USUAL, _seeds(seeds), folder)
-    study = carry_out_all(plans, folder, callbacks=[Progress(console)], command=typed())
+    study = carry_out_all(plans, folder, callbacks=[DataSummary(console), Progress(console)], command=typed())
     if study.state != "finished":
         again = "The same command carries on." if out else f"The same command with --out {folder} carries on."
         console.print(f"Interrupted. {again}", soft_wrap=True)

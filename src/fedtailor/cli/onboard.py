@@ -43,8 +43,10 @@ def onboard(
         from fedtailor.experiment import onboarding
         from fedtailor.experiment.headline import Headline
     simulation = onboarding.finished_simulation(run)
-    new_words = [*onboarding.data_words(data), *(words or [])]
-    newcomer = onboarding.onboard(simulation, onboarding.read_newcomer(run, new_words))
+    new_words = [*onboarding.newcomer_words(run, data), *(words or [])]
+    newcomer = onboarding.onboard(
+        simulation, onboarding.read_newcomer(run, new_words, simulation.federation.description)
+    )
     save_module(newcomer.model, out)
     console.print(f"A new client of {simulation.method.name} {simulation.method.new_client}.")
     if newcomer.after.total:

@@ -16,6 +16,7 @@ class Split:
     x: Tensor
     y: Tensor
     rows: Tensor | None = None
+    weight: Tensor | None = None  # of each sample in the training loss; none: all weigh the same
 
     def take(self, index: Tensor) -> Tensor:
         """Return the raw samples at these positions, counted within this split."""
@@ -23,7 +24,8 @@ class Split:
 
     def subset(self, index: Tensor) -> Split:
         """Return a split of some of the samples, in this order, without copying them."""
-        return Split(self.x, self.y[index], index if self.rows is None else self.rows[index])
+        rows = index if self.rows is None else self.rows[index]
+        return Split(self.x, self.y[index], rows, None if self.weight is None else self.weight[index])
 
     def held_out(self, count: int, generator: torch.Generator) -> tuple[Split, Split]:
         """Hold out `count` samples drawn at random; return the rest, in its order, and the held-out samples."""
@@ -33,7 +35,8 @@ class Split:
     def apart(self, index: Sequence[int] | None = None) -> Split:
         """Copy some samples, or all, so that they share no memory with a pool or another split."""
         chosen = torch.arange(len(self)) if index is None else torch.tensor(index, dtype=torch.int64)
-        return Split(self.take(chosen), self.y[chosen])
+        weight = None if self.weight is None else self.weight[chosen]
+        return Split(self.take(chosen), self.y[chosen], weight=weight)
 
     def __len__(self) -> int:
         return len(self.y)

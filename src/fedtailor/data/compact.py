@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from torch import Tensor
 
@@ -79,6 +81,35 @@ def as_labels(y: Array, where: str, kind: Kind = "multiclass") -> np.ndarray:
     if kind == "binary" and found.max(initial=0) > 1:
         raise FedTailorError(f"{where} has labels up to {found.max()}: a binary task has 0 and 1.")
     return found.astype(np.int64)
+
+
+def as_weights(weight: Array, where: str) -> np.ndarray:
+    """Convert the weights of samples: finite numbers that are not negative, and not all zero."""
+    found = _numpy(weight, where)
+    if found.ndim != 1 or found.dtype.kind not in "biuf":
+        raise FedTailorError(f"{where} must be one number per sample.")
+    found = found.astype(np.float32)
+    if not np.isfinite(found).all() or (found < 0).any() or not found.any():
+        raise FedTailorError(f"{where}: weights must be finite and not negative, and some must be above 0.")
+    return found
+
+
+def named_labels(ys: Sequence[Array]) -> tuple[Sequence[Array], tuple[str, ...]]:
+    """Turn labels that are texts into class numbers, counted over all arrays together; also return the names of the classes.
+
+    Labels that are numbers are returned as they are, without names.
+    """
+    found = [y if isinstance(y, Tensor) else np.asanyarray(y) for y in ys]
+    texts = [isinstance(y, np.ndarray) and y.dtype.kind in "USO" and y.ndim == 1 for y in found]
+    if not any(texts):
+        return ys, ()
+    if not all(texts):
+        raise FedTailorError(
+            "Labels are texts at some clients and numbers at others. Name or number them alike everywhere."
+        )
+    names = sorted({str(value) for y in found for value in y.tolist()})
+    place = {name: i for i, name in enumerate(names)}
+    return [np.array([place[str(value)] for value in y.tolist()], np.int64) for y in found], tuple(names)
 
 
 def classes_of(y: np.ndarray, kind: Kind) -> int:

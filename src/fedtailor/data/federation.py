@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from fedtailor.data.client_data import ClientData, RemoteSplit, Split, dtype_word, shape_words
-from fedtailor.data.compact import Array, as_labels, as_samples, as_type, classes_of, kind_of, vocabulary
+from fedtailor.data.compact import Array, as_labels, as_samples, classes_of, kind_of, named_labels, vocabulary
+from fedtailor.data.description import Description
+from fedtailor.data.encode import described, encoded_samples, relabelled
 from fedtailor.data.partition import Partition, check_task, hold_out, partitions
 from fedtailor.data.partitions.natural import Natural
 from fedtailor.data.pool import Pool, data_root
@@ -36,25 +38,19 @@ PIECE = 1 << 24  # bytes of samples checked at a time
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Federation:
-    """All clients with their data, and what a net has to know about the data; `server` holds the server's proxy samples, if any.
+    """All clients with their data, and the description of what a sample is; `server` holds the server's proxy samples, if any.
 
-    `mean` and `std` (one number, or one per channel) apply to uint8 samples after scaling to [0, 1]. Arrays handed to `from_arrays` and
-    `from_clients` may be NumPy or PyTorch: uint8 images (n, H, W), (n, C, H, W), or channels last (n, H, W, 1 or 3), which are moved to
-    channels first; floats of any shape, kept as float32; whole numbers (n, length), taken as token ids.
+    Arrays handed to `from_arrays` and `from_clients` may be NumPy or PyTorch: uint8 images (n, H, W), (n, C, H, W), or channels last
+    (n, H, W, 1 or 3), which are moved to channels first; floats of any shape, kept as float32; whole numbers (n, length), taken as
+    token ids.
 
-    Unless `task` names the task, it is inferred from the labels: whole numbers (n,) are classes, booleans are binary, rows (n, k) of
-    0 and 1 are multi-label, other floats are targets of a regression.
+    Unless `task` names the task, it is inferred from the labels: whole numbers (n,) and texts are classes, booleans are binary, rows
+    (n, k) of 0 and 1 are multi-label, other floats are targets of a regression.
     """
 
     clients: list[ClientData]
-    shape: tuple[int, ...]
-    classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    labels: tuple[str, ...]
-    vocabulary: int
+    description: Description
     server: Split
-    kind: Kind = "multiclass"
 
     def __post_init__(self) -> None:
         if not self.clients:
@@ -79,35 +75,44 @@ class Federation:
 
     @classmethod
     def from_pool(
-        cls, pool: Pool, partition: str | Partition = "dirichlet", clients: int = 20, seed: int = 0, **options: Any
+        cls,
+        pool: Pool,
+        partition: str | Partition = "dirichlet",
+        clients: int = 20,
+        seed: int = 0,
+        *,
+        description: Description | None = None,
+        **options: Any,
     ) -> Federation:
-        """Deal a pool to clients; `options` are those of a partition given by name. A memory-mapped pool is shared, not copied."""
+        """Deal a pool to clients; `options` are those of a partition given by name. A memory-mapped pool is shared, not copied.
+
+        What a net reads is learned from the training samples of all clients, unless a `description` is given, which the pool must fit.
+        """
         if not isinstance(partition, Partition):
             partition = partitions.build(partition, options)
         elif options:
             raise FedTailorError(f"Give {', '.join(options)} to the partition itself: it is made already.")
         check_task(partition, pool)
         deal = partition.deal(pool, _count(clients, "clients"), numpy_stream(seed, "partition"))
-        x, y = as_type(pool.x, "the data set"), torch.from_numpy(as_labels(pool.y, "the data set", pool.kind))
+        if description is None:
+            description = described(pool, np.concatenate(deal.train))
+        else:
+            pool = relabelled(pool, description)
+        x, y = encoded_samples(pool, description), torch.from_numpy(as_labels(pool.y, "the data set", pool.kind))
         whole = _mapped(x) if isinstance(x, np.memmap) else None
+        weight = None if pool.weight is None else torch.from_numpy(pool.weight)
 
         def split(rows: np.ndarray) -> Split:
             index = torch.from_numpy(rows.astype(np.int64))
-            return Split(torch.from_numpy(x[rows]), y[index]) if whole is None else Split(whole, y[index], index)
+            own = None if weight is None else weight[index]
+            if whole is None:
+                return Split(torch.from_numpy(x[rows]), y[index], weight=own)
+            return Split(whole, y[index], index, own)
 
         names = deal.names or _numbered(len(deal.train))
         parts = zip(names, deal.train, deal.test, strict=True)
-        return cls(
-            clients=[ClientData(name, split(train), split(test)) for name, train, test in parts],
-            shape=tuple(pool.x.shape[1:]),
-            classes=pool.classes,
-            mean=pool.mean,
-            std=pool.std,
-            labels=pool.labels,
-            vocabulary=pool.vocabulary,
-            server=split(deal.server),
-            kind=pool.kind,
-        )
+        found = [ClientData(name, split(train), split(test)) for name, train, test in parts]
+        return cls(found, description, split(deal.server))
 
     @classmethod
     def from_arrays(
@@ -126,12 +131,13 @@ class Federation:
 
         The default partition is dirichlet, or iid where samples have no class.
         """
+        (y,), names = named_labels([y])
         kind = _kind(task, y, "y")
         samples, labels = as_samples(x, "x"), as_labels(y, "y", kind)
         if len(labels) == 0:
             raise FedTailorError("The arrays are empty: there is no sample to deal.")
         found = classes_of(labels, kind) if classes is None else _count(classes, "classes")
-        pool = Pool(samples, labels, found, vocabulary=vocabulary(samples), kind=kind)
+        pool = Pool(samples, labels, found, vocabulary=vocabulary(samples), kind=kind, labels=names)
         if partition is None:
             partition = "dirichlet" if kind in CLASSES else "iid"
         return cls.from_pool(pool, partition, clients, seed, **options)
@@ -157,21 +163,20 @@ class Federation:
         if not parts:
             raise FedTailorError("A federation needs at least one client.")
         rng = numpy_stream(seed, "partition")
+        parts, labels = _with_numbers(parts)
         kind = _kind(task, parts[0][1] if len(parts[0]) > 1 else np.empty(0, int), f"y of client '{names[0]}'")
         clients = [_client(name, part, kind, test_share, rng) for name, part in zip(names, parts, strict=True)]
         splits = [split for client in clients for split in (client.train, client.test) if len(split)]
         first = clients[0].train.x
-        return cls(
-            clients=clients,
+        description = Description(
             shape=tuple(first.shape[1:]),
-            classes=max((classes_of(split.y.numpy(), kind) for split in splits), default=1),
-            mean=(0.5,),
-            std=(0.5,),
-            labels=(),
-            vocabulary=max((vocabulary(split.x.numpy()) for split in splits), default=0),
-            server=Split(first[:0], clients[0].train.y[:0]),
+            classes=len(labels) or max((classes_of(split.y.numpy(), kind) for split in splits), default=1),
             kind=kind,
+            dtype=dtype_word(first),
+            labels=labels,
+            vocabulary=max((vocabulary(split.x.numpy()) for split in splits), default=0),
         )
+        return cls(clients, description, server=Split(first[:0], clients[0].train.y[:0]))
 
     @classmethod
     def from_table(
@@ -180,20 +185,25 @@ class Federation:
         *,
         client: str,
         label: str,
-        features: Sequence[str] | None = None,
         test_share: float = 0.25,
         seed: int = 0,
         task: Kind | None = None,
+        description: Description | None = None,
+        **options: Any,
     ) -> Federation:
         """Build from a data frame, or a CSV or Parquet file; column `client` names the owner of each row, `label` the target.
 
-        A label column of fractions means regression, any other one classes, unless `task` names the task.
+        A label column of fractions means regression, any other one classes, unless `task` names the task. The other `options` are those
+        of `data=table`, such as features, ignore, categories, split, time, group and weight. If a `description` is given,
+        such as that of a federation which these clients join, rows are encoded as it says.
         """
-        from fedtailor.data.sources.table import read_table, table_pool
+        from fedtailor.data.sources.table import Table, read_table, table_pool
 
         frame = read_table(Path(table)) if isinstance(table, str | PathLike) else table
-        pool = table_pool(frame, label, client, tuple(features or ()), task="auto" if task is None else _known(task))
-        return cls.from_pool(pool, Natural(test_share=test_share), clients=0, seed=seed)
+        kind = "auto" if task is None else _known(task)
+        source = build(Table, {"label": label, "client": client, "task": kind, **options}, "table")
+        natural = Natural(test_share=test_share)
+        return cls.from_pool(table_pool(frame, source), natural, clients=0, seed=seed, description=description)
 
     @classmethod
     def from_folder(
@@ -222,7 +232,41 @@ class Federation:
 
     @property
     def task(self) -> Task:
-        return Task(self.shape, self.classes, self.vocabulary, self.kind)
+        return self.description.task
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a sample, as a net reads it."""
+        return self.description.shape
+
+    @property
+    def classes(self) -> int:
+        """The number of classes, of labels of a multi-label task, or of targets of a regression."""
+        return self.description.classes
+
+    @property
+    def kind(self) -> Kind:
+        return self.description.kind
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes, if they have names."""
+        return self.description.labels
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of token ids; 0 if samples are not token ids."""
+        return self.description.vocabulary
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """The mean of uint8 samples after scaling to [0, 1]: one number, or one per channel."""
+        return self.description.mean
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """Their standard deviation."""
+        return self.description.std
 
     def with_validation(self, share: float, seed: int, first: int = 0) -> Federation:
         """Hold out a share of each client's training samples, rounded down, for validation; `first` is the number of the first client."""
@@ -310,6 +354,18 @@ def _known(task: Any) -> Kind:
 
 def _kind(task: Kind | None, y: Array, where: str) -> Kind:
     return kind_of(y, where) if task is None else _known(task)
+
+
+def _with_numbers(parts: Sequence[Sequence[Array]]) -> tuple[Sequence[Sequence[Array]], tuple[str, ...]]:
+    """Replace labels that are texts by class numbers, the same for all clients; also return the names of the classes."""
+    where = [(i, j) for i, part in enumerate(parts) for j in (1, 3) if j < len(part)]
+    numbers, names = named_labels([parts[i][j] for i, j in where])
+    if not names:
+        return parts, ()
+    found = [list(part) for part in parts]
+    for (i, j), y in zip(where, numbers, strict=True):
+        found[i][j] = y
+    return found, names
 
 
 def _client(name: str, part: Sequence[Array], kind: Kind, test_share: float, rng: np.random.Generator) -> ClientData:

@@ -131,16 +131,56 @@ def hand_out(rows: np.ndarray, y: np.ndarray, counts: np.ndarray, rng: np.random
     return np.split(order, np.cumsum(counts.sum(axis=0))[:-1])
 
 
-def hold_out(parts: list[np.ndarray], test_share: float, rng: np.random.Generator, names: tuple[str, ...] = ()) -> Deal:
-    """Split each client's rows at random (not by class) into training and test rows, with at least one row to train on."""
+def hold_out(
+    parts: list[np.ndarray],
+    test_share: float,
+    rng: np.random.Generator,
+    names: tuple[str, ...] = (),
+    pool: Pool | None = None,
+) -> Deal:
+    """Split each client's rows into training and test rows, with at least one row to train on.
+
+    The user's own split is kept if the pool has one; otherwise the latest samples are held out if their times are known, whole groups
+    if samples belong to groups, and random samples (not by class) in all other cases.
+    """
     refuse_empty(parts)
+    if pool is not None and pool.test is not None and pool.keep_split:
+        return kept_split(parts, pool.test, names)
     train, test = [], []
     for part in parts:
-        shuffled = rng.permutation(part)
         keep = max(1, int((1 - test_share) * len(part) + 1e-9))  # 1e-9: (1 - 0.9) · 10 is 1, not 0.999…
-        train.append(np.sort(shuffled[:keep]))  # sorted rows are read in order from a memory-mapped pool
-        test.append(np.sort(shuffled[keep:]))
+        if pool is not None and pool.time is not None:
+            ordered = np.sort(part)[np.argsort(pool.time[np.sort(part)], kind="stable")]
+        elif pool is not None and pool.group is not None:
+            ordered, keep = _by_group(part, pool.group, keep, rng)
+        else:
+            ordered = rng.permutation(part)
+        train.append(np.sort(ordered[:keep]))  # sorted rows are read in order from a memory-mapped pool
+        test.append(np.sort(ordered[keep:]))
     return Deal(train, test, names=names)
+
+
+def kept_split(parts: list[np.ndarray], is_test: np.ndarray, names: tuple[str, ...] = ()) -> Deal:
+    """Split each client's rows as the data set does. A client without test rows is not scored; one without training rows is refused."""
+    train, test = [[part[is_test[part] == flag] for part in parts] for flag in (False, True)]
+    empty = [j for j, rows in enumerate(train) if not len(rows)]
+    if empty:
+        first = f"'{names[empty[0]]}'" if names else str(empty[0])
+        raise FedTailorError(
+            f"{len(empty)} of {len(parts)} clients have no training sample by the data's own split (the first is client {first}). Give "
+            "them some, leave these clients out, or have the split drawn anew: partition=natural partition.official=false."
+        )
+    return Deal(train, test, names=names)
+
+
+def _by_group(part: np.ndarray, group: np.ndarray, keep: int, rng: np.random.Generator) -> tuple[np.ndarray, int]:
+    """Shuffle whole groups; return the rows in that order and how many of them train: about `keep`, but at least one group."""
+    found, members = np.unique(group[part], return_inverse=True)
+    rank = np.empty(len(found), np.int64)
+    rank[rng.permutation(len(found))] = np.arange(len(found))
+    order = np.argsort(rank[members], kind="stable")
+    ends = np.cumsum(np.bincount(rank[members]))
+    return part[order], int(ends[np.argmin(np.abs(ends - keep))])
 
 
 def refuse_empty(parts: list[np.ndarray], advice: str = "ask for a less skewed partition") -> None:

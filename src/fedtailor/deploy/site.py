@@ -167,7 +167,11 @@ class SiteNode:
 
     def _worker(self, common: SiteDescription) -> Worker:
         settings, number = self.config.settings, self.place.client
-        data = as_member(self.data, common.stand_in())
+        data = self.data
+        if data.description.columns != common.data.columns:
+            with contextlib.chdir(self.place.folder):
+                data = self.config.alone(self.place.name, common.data)
+        data = as_member(data, common.stand_in())
         if number is not None:
             data = data.with_validation(settings.validation, settings.seed, first=number)
         return Worker(data, self.config.method, self.config.net, None, settings, first=number or 0)

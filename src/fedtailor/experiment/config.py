@@ -18,6 +18,7 @@ import tomli_w
 import fedtailor.data.partitions
 import fedtailor.data.sources  # noqa: F401  (both register what they hold)
 from fedtailor.data.client_count import USUAL, default_clients
+from fedtailor.data.description import Description
 from fedtailor.data.federation import Federation
 from fedtailor.data.partition import Partition, partitions
 from fedtailor.data.partitions.natural import Natural
@@ -169,11 +170,12 @@ class Config:
         supplied = bool(self.data_settings.proxy) or getattr(self.partition, "server_share", 0.0) > 0
         return ASIDE if self.method.needs_proxy and not supplied and not elsewhere else 0.0
 
-    def alone(self, name: str) -> Federation:
-        """Read all data as that of one client; an official test part is its test part."""
+    def alone(self, name: str, description: Description | None = None) -> Federation:
+        """Read all data as that of one client, as a description says if one is given; an official test part is its test part."""
         pool = self._pool()
         pool = dataclasses.replace(pool, owner=np.zeros(len(pool), np.int64), owners=(name,))
-        return Federation.from_pool(pool, Natural(test_share=self.partition.test_share), 0, self._data_seed)
+        natural = Natural(test_share=self.partition.test_share)
+        return Federation.from_pool(pool, natural, 0, self._data_seed, description=description)
 
     def proxied(self, federation: Federation) -> Federation:
         """Give the server the samples that data.proxy names, if any."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedtailor.data.description import Description
 from fedtailor.data.federation import Federation
 from fedtailor.data.task import CLASSES
 from fedtailor.engines.worker import Worker
@@ -46,34 +47,37 @@ def onboard(simulation: Simulation, newcomer: Federation) -> Newcomer:
 
 
 def as_member(newcomer: Federation, seen: Federation) -> Federation:
-    """Return the newcomer's data with the federation's sample shape, classes (matched by name where both have names) and scaling."""
-    if newcomer.shape != seen.shape:
+    """Return the newcomer's data with the federation's description; classes are matched by name where both have names."""
+    own, wanted = newcomer.description, seen.description
+    misfit = wanted.misfit(own)
+    if misfit:
+        raise FedTailorError(f"The newcomer does not fit the federation: {misfit}.")
+    if own.columns != wanted.columns:
         raise FedTailorError(
-            f"The newcomer's samples have shape {newcomer.shape}, but the run was trained on {seen.shape}."
+            "The newcomer's table was scaled or encoded by itself. Read it as the federation's:  "
+            "from_table(…, description=federation.description)"
         )
-    if newcomer.kind != seen.kind or (seen.kind not in CLASSES and newcomer.classes != seen.classes):
+    if own.kind != wanted.kind or (wanted.kind not in CLASSES and own.classes != wanted.classes):
         raise FedTailorError(
-            f"The newcomer's task is {newcomer.kind} ({newcomer.classes} outputs), but that of the run is {seen.kind} ({seen.classes})."
+            f"The newcomer's task is {own.kind} ({own.classes} outputs), but that of the run is {wanted.kind} ({wanted.classes})."
         )
-    if newcomer.vocabulary > seen.vocabulary:
+    if own.vocabulary > wanted.vocabulary:
         raise FedTailorError(
-            f"The newcomer has token ids up to {newcomer.vocabulary - 1}, but the run knows {seen.vocabulary} of them."
+            f"The newcomer has token ids up to {own.vocabulary - 1}, but the run knows {wanted.vocabulary} of them."
         )
-    if newcomer.labels and seen.labels:
-        unknown = [name for name in newcomer.labels if name not in seen.labels]
+    if own.labels and wanted.labels:
+        unknown = [name for name in own.labels if name not in wanted.labels]
         if unknown:
             raise FedTailorError(f"The newcomer has labels that the run does not know: {', '.join(unknown)}.")
-        place = torch.tensor([seen.labels.index(name) for name in newcomer.labels])
+        place = torch.tensor([wanted.labels.index(name) for name in own.labels])
         client = newcomer.clients[0]
         train, test = (replace(split, y=place[split.y]) for split in (client.train, client.test))
-        newcomer = replace(newcomer, clients=[replace(client, train=train, test=test)], classes=seen.classes)
-    elif newcomer.classes > seen.classes:
+        return Federation([replace(client, train=train, test=test)], wanted, newcomer.server)
+    if own.classes > wanted.classes:
         raise FedTailorError(
-            f"The newcomer has labels up to {newcomer.classes - 1}, but the run knows {seen.classes} classes."
+            f"The newcomer has labels up to {own.classes - 1}, but the run knows {wanted.classes} classes."
         )
-    return replace(
-        newcomer, classes=seen.classes, labels=seen.labels, vocabulary=seen.vocabulary, mean=seen.mean, std=seen.std
-    )
+    return replace(newcomer, description=wanted)
 
 
 def finished_simulation(path: Path, build: Build = simulation_of) -> Simulation:
@@ -89,28 +93,34 @@ def finished_simulation(path: Path, build: Build = simulation_of) -> Simulation:
     return simulation
 
 
-def read_newcomer(path: Path, words: Iterable[str]) -> Federation:
+def read_newcomer(path: Path, words: Iterable[str], description: Description | None = None) -> Federation:
     """Read all samples of a data set as one client's; `words` (data=…, data.path=…) override the run's config.
 
     The column that named the clients of the run need not be there.
     """
     config = Config.load(RunFolder.open(path).config, words)
     try:
-        return config.alone("newcomer")
+        return config.alone("newcomer", description)
     except FedTailorError:
         if not getattr(config.data, "client", ""):
             raise
     without: Any = replace(config.data, client="")  # type: ignore[type-var]
-    return replace(config, data=without).alone("newcomer")
+    return replace(config, data=without).alone("newcomer", description)
 
 
-def data_words(data: str) -> list[str]:
+def newcomer_words(path: Path, data: str) -> list[str]:
+    """Return overrides that name a newcomer's file, folder or data set; a CSV file holds texts if those of the run do."""
+    texts = Config.load(RunFolder.open(path).config).data.name == "text-csv"
+    return data_words(data, csv="text-csv" if texts else "table")
+
+
+def data_words(data: str, csv: str = "table") -> list[str]:
     """Return overrides that name a file or folder by its kind, or a data set by its name."""
     if not data:
         return []
     path = Path(data)
     ending = path.suffix if path.suffix != ".gz" else "".join(path.suffixes[-2:])
-    kind = {".csv": "table", ".csv.gz": "table", ".parquet": "table", ".npz": "arrays"}.get(ending)
+    kind = {".csv": csv, ".csv.gz": csv, ".parquet": "table", ".npz": "arrays"}.get(ending)
     if kind is None and not os.path.isdir(path):  # unlike Path.is_dir, it takes any text
         return [f"data={data}"]
     if kind is None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import nn
 
+from fedtailor.data.description import Description
 from fedtailor.data.federation import Federation
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.callbacks import Record
@@ -39,6 +40,7 @@ log = logging.getLogger("fedtailor")
 
 TABLE = "clients.csv"
 GROWING = ("metrics.jsonl", "clients.jsonl", "ledger.csv")
+FIXED = ("description.json", "labels.json")  # written once, at the start
 HARMLESS = ("engine", "workers", "ray_address", "checkpoint_every", "save_models")  # keys that change no number
 
 
@@ -52,6 +54,7 @@ class RunFolder:
         self.config = path / "config.toml"
         self.versions = path / "versions.json"
         self.labels = path / "labels.json"
+        self.description = path / "description.json"
         self.metrics = path / "metrics.jsonl"
         self.clients = path / "clients.jsonl"
         self.ledger = path / "ledger.csv"
@@ -98,6 +101,7 @@ class RunFolder:
 
     def begin(self, simulation: Simulation) -> None:
         """Write what is known before the first round: who holds which labels, and what clients sent the server."""
+        simulation.federation.description.write(self.description)
         self.write_labels(simulation.federation)
         for journal in self._journals.values():
             journal.cut(0)
@@ -110,7 +114,23 @@ class RunFolder:
         if not _read_json(self.versions):
             log.warning("'%s' was missing or damaged: it is written anew, with the versions of now.", self.versions)
             self.write_versions(config)
+        self.check_description(federation.description)
         self.write_labels(federation)
+
+    def check_description(self, description: Description) -> None:
+        """Refuse data that is not described as when the run began; write the description anew if it is gone."""
+        try:
+            known = Description.load(self.description)
+        except FedTailorError:
+            if self.description.exists():
+                log.warning("'%s' was damaged: it is written anew.", self.description)
+            description.write(self.description)
+            return
+        if known != description:
+            misfit = known.misfit(description) or "its scaling, values or labels are others"
+            raise FedTailorError(
+                f"The data is not what the run in '{self.path}' began with: {misfit}. Set the data back, or start a new run."
+            )
 
     def reopen(self) -> None:
         """Continue the growing files as they are."""
@@ -123,8 +143,8 @@ class RunFolder:
         """Say how the run stands; once it is finished, also the checksums by which that can be verified."""
         said: dict[str, Any] = {"state": state, "round": round, "command": self.typed}
         if state == "finished":
-            table = mark_of(self.path / TABLE)
-            marks = {**self.marks(), **({TABLE: table} if table else {})}
+            others = {name: mark_of(self.path / name) for name in (TABLE, *FIXED)}
+            marks = {**self.marks(), **{name: mark for name, mark in others.items() if mark}}
             said["files"] = {name: asdict(mark) for name, mark in marks.items()}
         replace_text(self.path / "status.json", json.dumps(said))
 

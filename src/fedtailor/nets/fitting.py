@@ -1,4 +1,4 @@
-"""Which kind of sample a net reads: the net to take when none is named, and a refusal in words before training one that does not fit."""
+"""Match nets and kinds of samples: the net to use if none is named, and a refusal before training that names one that fits."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from fedtailor.errors import FedTailorError
 from fedtailor.nets.architecture import Architecture, nets
 from fedtailor.registry import options
 
-Kind = Literal["images", "series", "numbers", "text"]
+SampleKind = Literal["images", "series", "numbers", "text"]
 
-LOOKS = {
+NAMES = {
     "images": "images (channels, height, width)",
     "series": "series (channels, time)",
     "numbers": "plain numbers",
     "text": "text (token ids, with a vocabulary)",
 }
 FITTING = {"images": "cnn, lenet, resnet18 or vit", "series": "cnn1d", "numbers": "mlp", "text": "fasttext"}
-USUAL: dict[Kind, str] = {"images": "cnn", "series": "cnn1d", "numbers": "mlp", "text": "fasttext"}
+USUAL: dict[SampleKind, str] = {"images": "cnn", "series": "cnn1d", "numbers": "mlp", "text": "fasttext"}
 HINTS = {
     ("images", "series"): " Images without channels need a first dimension of 1.",
     ("text", "numbers"): " If these are token ids, the data set must state its vocabulary.",
 }
 
 
-def kind(task: Task) -> Kind:
-    """What the samples of `task` are, judged by their vocabulary and rank."""
+def kind(task: Task) -> SampleKind:
+    """Return the kind of a task's samples, by their vocabulary and number of dimensions."""
     if task.vocabulary > 0:
         return "text"
     return {3: "images", 2: "series"}.get(len(task.shape), "numbers")  # type: ignore[return-value]
 
 
 def fitting_net(task: Task) -> str:
-    """The net to take for these samples when nobody says."""
+    """Return the default net for these samples."""
     return USUAL[kind(task)]
 
 
@@ -70,13 +70,13 @@ def _takes(name: str, values: Mapping[str, Any]) -> bool:
     return True
 
 
-def require(net: Architecture, task: Task, wanted: Kind, smallest: int = 1) -> None:
+def require(net: Architecture, task: Task, wanted: SampleKind, smallest: int = 1) -> None:
     """Refuse samples that are not `wanted`, or whose height, width or length is below `smallest`."""
     found = kind(task)
     if found != wanted and not (wanted == "numbers" and found != "text"):
         hint = HINTS.get((wanted, found), "")
         raise FedTailorError(
-            f"The net '{net.name}' reads {LOOKS[wanted]}, but the samples here are {LOOKS[found]}, each of shape {task.shape}. "
+            f"The net '{net.name}' reads {NAMES[wanted]}, but the samples here are {NAMES[found]}, each of shape {task.shape}. "
             f"Nets that fit: {FITTING[found]}.{hint}"
         )
     if wanted == "text" and len(task.shape) != 1:

@@ -49,7 +49,7 @@ class Dirichlet(Partition):
             return capped_counts(shares, sizes, len(pool) / clients, self.beta, rng)
 
         counts = draw_until(minimum, draw, pool, clients)
-        return hold_out(hand_out(np.arange(len(pool)), pool.y, counts, rng), self.test_share, rng)
+        return hold_out(hand_out(np.arange(len(pool)), pool.y, counts, rng), self.test_share, rng, pool=pool)
 
 
 def least(samples: int, clients: int, test_share: float) -> int:

@@ -27,7 +27,7 @@ class DirichletClient(Partition):
         shares = rng.dirichlet(np.full(pool.classes, self.beta), size=clients)
         quota = np.full(clients, len(pool) // clients) + (np.arange(clients) < len(pool) % clients)
         counts = self._counts(shares, class_sizes(pool), quota, rng)
-        return hold_out(hand_out(np.arange(len(pool)), pool.y, counts, rng), self.test_share, rng)
+        return hold_out(hand_out(np.arange(len(pool)), pool.y, counts, rng), self.test_share, rng, pool=pool)
 
     def _counts(self, shares: np.ndarray, left: np.ndarray, quota: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Fill quotas in rounds: each client draws by its shares of the classes left; an oversubscribed class is split at random."""

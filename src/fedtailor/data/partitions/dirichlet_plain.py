@@ -44,4 +44,4 @@ class DirichletPlain(Partition):
             return np.stack([cut(p, size) for p, size in zip(shares, sizes, strict=True)])
 
         counts = draw_until(self.minimum, draw, pool, clients)
-        return hold_out(hand_out(np.arange(len(pool)), pool.y, counts, rng), self.test_share, rng)
+        return hold_out(hand_out(np.arange(len(pool)), pool.y, counts, rng), self.test_share, rng, pool=pool)

@@ -19,4 +19,4 @@ class Iid(Partition):
 
     def deal(self, pool: Pool, clients: int, rng: np.random.Generator) -> Deal:
         check_clients(pool, clients)
-        return hold_out(np.array_split(rng.permutation(len(pool)), clients), self.test_share, rng)
+        return hold_out(np.array_split(rng.permutation(len(pool)), clients), self.test_share, rng, pool=pool)

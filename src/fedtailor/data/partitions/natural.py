@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from fedtailor.data.partition import Deal, Partition, hold_out, partitions
+from fedtailor.data.partition import Deal, Partition, hold_out, kept_split, partitions
 from fedtailor.data.pool import Pool
 from fedtailor.errors import FedTailorError
 from fedtailor.registry import option
@@ -18,14 +18,14 @@ from fedtailor.registry import option
 class Natural(Partition):
     """One client for each owner of samples (writer, patient, site); with fewer clients than owners, that many owners at random.
 
-    With `official`, the data set's own test part is used if each chosen owner has samples in and out of it; otherwise (owners wholly
-    in the one or the other, as in HAR) every owner's samples are split at random. clients = 0 stands for all owners.
+    With `official`, the data set's own test part is used; an owner without test samples is not scored. A data set that divides owners
+    rather than their samples (HAR) is an exception: every owner's samples are split at random. clients = 0 stands for all owners.
     """
 
     by_class = False
     paper: ClassVar[str] = "Caldas et al., LEAF: A Benchmark for Federated Settings, 2018"
 
-    official: bool = option(True, "use the data set's own test part where every owner has some of it")
+    official: bool = option(True, "use the data set's own test part where there is one")
 
     def deal(self, pool: Pool, clients: int, rng: np.random.Generator) -> Deal:
         if pool.owner is None:
@@ -40,12 +40,11 @@ class Natural(Partition):
         starts, ends = (np.searchsorted(pool.owner[order], chosen, side) for side in ("left", "right"))
         parts = [order[start:end] for start, end in zip(starts, ends, strict=True)]
         names = tuple(pool.owners[owner] if pool.owners else str(owner) for owner in chosen)
-        if self.official and pool.test is not None:
-            train = [part[~pool.test[part]] for part in parts]
-            test = [part[pool.test[part]] for part in parts]
-            if all(len(rows) for rows in train + test):
-                return Deal(train, test, names=names)
-        return hold_out(parts, self.test_share, rng, names)
+        if not self.official:
+            return hold_out(parts, self.test_share, rng, names, replace(pool, keep_split=False))
+        if pool.test is not None and any(0 < pool.test[part].sum() < len(part) for part in parts):
+            return kept_split(parts, pool.test, names)
+        return hold_out(parts, self.test_share, rng, names, pool)
 
     def _chosen(self, owners: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
         if clients < 0 or clients > len(owners):

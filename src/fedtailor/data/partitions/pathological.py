@@ -43,7 +43,7 @@ class Pathological(Partition):
             takers = np.flatnonzero(room)[:wanted]
             counts[k, takers] = self._pieces(sizes[k], len(takers), floor, rng)
             room[takers] -= 1
-        return hold_out(hand_out(np.arange(len(pool)), pool.y, counts, rng), self.test_share, rng)
+        return hold_out(hand_out(np.arange(len(pool)), pool.y, counts, rng), self.test_share, rng, pool=pool)
 
     def _pieces(self, size: int, takers: int, floor: float, rng: np.random.Generator) -> np.ndarray:
         """Cut equal pieces, or random ones from a tenth of an equal piece up to all of it; the last client gets the rest."""

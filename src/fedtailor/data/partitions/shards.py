@@ -29,7 +29,7 @@ class Shards(Partition):
     def deal(self, pool: Pool, clients: int, rng: np.random.Generator) -> Deal:
         check_clients(pool, clients)
         if not self.official:
-            return hold_out(self._parts(np.arange(len(pool)), pool, clients, rng), self.test_share, rng)
+            return hold_out(self._parts(np.arange(len(pool)), pool, clients, rng), self.test_share, rng, pool=pool)
         if pool.test is None or pool.test.all() or not pool.test.any():
             raise FedTailorError("The data set has no official test part. Leave out partition.official.")
         train = self._parts(np.flatnonzero(~pool.test), pool, clients, rng)

@@ -39,7 +39,9 @@ class Har(Source):
         pool = arrays_pool(file, {"client": arrays["subject"], **arrays})
         if pool.classes > len(ACTIVITIES):
             raise FedTailorError(f"{file}: labels must lie in 0..{len(ACTIVITIES) - 1}, but one is {pool.y.max()}.")
-        return replace(pool, x=standardized(by_signal(pool.x)), classes=len(ACTIVITIES), labels=ACTIVITIES)
+        return replace(
+            pool, x=standardized(by_signal(pool.x)), classes=len(ACTIVITIES), labels=ACTIVITIES, keep_split=False
+        )
 
 
 def by_signal(x: np.ndarray) -> np.ndarray:

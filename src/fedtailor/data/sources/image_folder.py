@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -53,7 +53,7 @@ class Folder(Source):
             raise FedTailorError(
                 f"{top} holds no images laid out as {layout}/image. Image files end in {', '.join(SUFFIXES)}."
             )
-        return _pool(pictures, root, self.size, self.channels)
+        return replace(_pool(pictures, root, self.size, self.channels), keep_split=True)
 
 
 @sources.register("tiny-imagenet", "tinyimagenet", "tiny")

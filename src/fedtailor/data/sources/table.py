@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedtailor.data.compact import as_labels
+from fedtailor.data.compact import as_labels, as_weights
 from fedtailor.data.pool import Pool, Source, sources
+from fedtailor.data.raw_table import is_number, raw_table
 from fedtailor.data.sources.files import TASK, encoded, file_bytes, located, unpacked_bytes
 from fedtailor.data.task import Kind
 from fedtailor.errors import FedTailorError, nearest
-from fedtailor.limits import GB, check_bytes, check_count, limit_bytes, too_large
+from fedtailor.limits import check_bytes, check_count, limit_bytes, too_large
 from fedtailor.registry import option
 
 if TYPE_CHECKING:
@@ -24,21 +24,29 @@ if TYPE_CHECKING:
 TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "validation")
 VALUE = 8  # bytes of a value in a data frame
 BATCH = 4096  # rows of a Parquet file read at a time
+MANY = 100  # different numbers in a label column beyond which it may well be a quantity
 
 
 @sources.register("table", "csv", "parquet")
 @dataclass(frozen=True)
 class Table(Source):
-    """Your own table in a CSV or Parquet file; text becomes one column per value, numbers are standardised over the whole table."""
+    """Your own table in a CSV or Parquet file. Text becomes categories, numbers are standardised over the training rows.
+
+    Missing values are marked as such. What was done with each column is shown at the start of a run.
+    """
 
     path: str = option("", "the .csv, .csv.gz or .parquet file")
     label: str = option("label", "the column to predict")
     client: str = option("", "the column that names the owner of a row; empty: rows have no owner")
-    features: tuple[str, ...] = option((), "the columns to predict from; empty: all other columns of numbers")
-    split: str = option("", "a column of 'train' and 'test'; empty: no official test part")
-    standardize: bool = option(
-        True, "shift and scale each column of numbers to mean 0 and variance 1 over all rows, test rows included"
-    )
+    features: tuple[str, ...] = option((), "the columns to predict from; empty: all that can be learned from")
+    ignore: tuple[str, ...] = option((), "columns to leave out")
+    categories: tuple[str, ...] = option((), "columns whose numbers are names, not quantities")
+    numbers: tuple[str, ...] = option((), "columns of numbers in which any text means that the value is missing")
+    split: str = option("", "a column of 'train' and 'test'; empty: test rows are drawn")
+    time: str = option("", "a column of times or numbers: the latest rows of each client are its test rows")
+    group: str = option("", "a column such as the patient: rows of the same group are all training or all test rows")
+    weight: str = option("", "a column of weights of the rows in the training loss")
+    standardize: bool = option(True, "shift and scale each number to mean 0 and variance 1 over the training rows")
 
     task: Literal["auto", "multiclass", "binary", "regression"] = option("auto", TASK)
 
@@ -54,17 +62,7 @@ class Table(Source):
 
     def read(self, root: Path) -> Pool:
         place = located(self.path, root, self.name)
-        frame = read_table(place)
-        return table_pool(
-            frame,
-            self.label,
-            self.client,
-            self.features,
-            split=self.split,
-            standardize=self.standardize,
-            origin=str(place),
-            task=self.task,
-        )
+        return table_pool(read_table(place), self, str(place))
 
 
 def read_table(file: Path) -> pd.DataFrame:
@@ -87,7 +85,7 @@ def _csv(file: Path) -> pd.DataFrame:
     # Short rows are padded to the width of the first, so a few bytes per row can become many columns.
     rows = data.count(b"\n") + data.count(b"\r") + 1
     check_bytes(rows * (first.shape[1] + first.index.nlevels) * VALUE, file)
-    return pd.read_csv(io.BytesIO(data))
+    return pd.read_csv(io.BytesIO(data), low_memory=False)  # a column has one type, however long it is
 
 
 def _parquet(file: Path) -> pd.DataFrame:
@@ -116,22 +114,35 @@ def _parquet(file: Path) -> pd.DataFrame:
     return frame.astype(dict.fromkeys((name for name in texts if name in frame), object))
 
 
-def table_pool(
-    frame: pd.DataFrame,
-    label: str,
-    client: str = "",
-    features: Sequence[str] = (),
-    *,
-    split: str = "",
-    standardize: bool = True,
-    origin: str = "the table",
-    task: Kind | Literal["auto"] = "auto",
-) -> Pool:
-    """Make a pool of a data frame: float32 features, labels of any kind as 0..C-1 in sorted order with their names kept.
+def table_pool(frame: pd.DataFrame, table: Table, origin: str = "the table") -> Pool:
+    """Make a pool of a data frame: raw features, labels of any kind as 0..C-1 in sorted order with their names kept."""
+    _check_frame(frame, table, origin)
+    special = [table.label, table.client, table.split, table.time, table.group, table.weight]
+    raw = raw_table(frame, special, table.features, table.ignore, table.numbers, table.categories, origin)
+    y, kind, labels = _labels(frame[table.label], table.task, f"{origin}: column '{table.label}'")
+    owner, owners = encoded(frame[table.client].tolist()) if table.client else (None, ())
+    return Pool(
+        raw.x,
+        y,
+        classes=len(labels) or 1,
+        owner=owner,
+        owners=owners,
+        test=_test_rows(frame[table.split], table.split, origin) if table.split else None,
+        labels=labels,
+        kind=kind,
+        columns=raw.columns,
+        standardize=table.standardize,
+        label=table.label,
+        keep_split=bool(table.split),
+        time=_times(frame[table.time], origin) if table.time else None,
+        group=encoded(frame[table.group].tolist())[0] if table.group else None,
+        weight=_weights(frame[table.weight], origin) if table.weight else None,
+        notes=raw.notes,
+    )
 
-    Means and variances are taken over all rows together, which a simulation can do but real sites cannot: there, standardise
-    each site's table beforehand and pass standardize=False.
-    """
+
+def _check_frame(frame: pd.DataFrame, table: Table, origin: str) -> None:
+    """Refuse a table that lacks a column, or values where there must be some."""
     if not hasattr(frame, "columns"):
         raise FedTailorError(f"A table is a data frame or the path of a file, not a {type(frame).__name__}.")
     if not frame.columns.is_unique:
@@ -139,86 +150,63 @@ def table_pool(
         raise FedTailorError(f"{origin} has more than one column '{twice}'. Give each its own name.")
     if frame.empty:
         raise FedTailorError(f"{origin} has no rows.")
-    special = [column for column in (label, client, split) if column]
-    for column in (*special, *features):
+    required = [c for c in (table.label, table.client, table.split, table.time, table.group, table.weight) if c]
+    for column in (*required, *table.features, *table.ignore, *table.numbers, *table.categories):
         if column not in frame.columns:
             near = nearest(column, map(str, frame.columns))
             raise FedTailorError(
                 f"{origin} has no column '{column}'.{near} It has: {', '.join(map(str, frame.columns))}."
             )
-        if frame[column].isna().any():
-            raise _missing_values(frame, column, origin)
-    used = list(features) or [c for c in frame.columns if c not in special and _is_number(frame[c])]
-    if label in used:
-        raise FedTailorError(f"The label column '{label}' cannot be a feature too.")
-    if not used:
-        raise FedTailorError(f"{origin} has no column of numbers beside '{label}'; name columns in data.features.")
-    widths = [1 if _is_number(frame[column]) else frame[column].nunique() for column in used]
-    if sum(widths) * len(frame) * VALUE > limit_bytes():
-        widest = used[int(np.argmax(widths))]
-        raise too_large(
-            f"{origin}: {len(frame):,} rows with a column for each of the {max(widths):,} different texts in '{widest}'",
-            "more",
-            "GB",
-            -(-sum(widths) * len(frame) * VALUE // GB),
-        )
-    y, kind, labels = _labels(frame[label], task, f"{origin}: column '{label}'")
-    owner, owners = encoded(frame[client].tolist()) if client else (None, ())
-    return Pool(
-        np.concatenate([_feature(frame, column, standardize, origin) for column in used], axis=1),
-        y,
-        classes=len(labels) or 1,
-        owner=owner,
-        owners=owners,
-        test=_test_rows(frame[split], split, origin) if split else None,
-        labels=labels,
-        kind=kind,
-    )
+    for column in required:
+        empty = frame[column].isna()
+        if empty.any():
+            raise FedTailorError(
+                f"{origin}: column '{column}' has {int(empty.sum())} missing values, the first in row "
+                f"{int(empty.to_numpy().argmax()) + 1}. Fill them, or drop those rows."
+            )
+    if table.label in table.features:
+        raise FedTailorError(f"The label column '{table.label}' cannot be a feature too.")
 
 
 def _labels(column: pd.Series, task: Kind | Literal["auto"], where: str) -> tuple[np.ndarray, Kind, tuple[str, ...]]:
     """Return the labels, the kind of task, and the names of classes."""
     if task == "multilabel":
-        raise FedTailorError(f"{where} is one label a sample. Give the rows of a multi-label task as arrays.")
+        raise FedTailorError(f"{where} is one label per sample. Give the rows of a multi-label task as arrays.")
     if task == "regression" or (task == "auto" and column.dtype.kind == "f" and (column % 1 != 0).any()):
-        if not _is_number(column):
+        if column.dtype.kind not in "biuf":
             raise FedTailorError(f"{where} holds no numbers, which a regression predicts.")
         return as_labels(column.to_numpy(np.float64), where, "regression"), "regression", ()
-    y, names = encoded(column.tolist())
+    if task == "auto" and is_number(column) and column.nunique() > MANY:
+        raise FedTailorError(
+            f"{where} has {column.nunique():,} different numbers. Set data.task=regression if it is a quantity, or data.task=multiclass if "
+            "each number is a class."
+        )
+    values = [int(v) for v in column] if column.dtype.kind == "f" and (column % 1 == 0).all() else column.tolist()
+    y, names = encoded(values)
     check_count(len(names), "CLASSES", where)
     if task == "binary" and len(names) != 2:
         raise FedTailorError(f"{where} has {len(names)} different values: a binary task has two.")
     return y, "binary" if task == "binary" else "multiclass", names
 
 
-def _is_number(column: pd.Series) -> bool:
-    return column.dtype.kind in "biuf"
+def _times(column: pd.Series, origin: str) -> np.ndarray:
+    """Return times as numbers; a column of texts is read as dates."""
+    import pandas as pd
+
+    if is_number(column):
+        return column.to_numpy(np.float64)
+    try:
+        return pd.to_datetime(column, errors="raise", format="ISO8601").astype("int64").to_numpy(np.float64)
+    except (ValueError, TypeError, OverflowError):
+        raise FedTailorError(
+            f"{origin}: column '{column.name}' holds no numbers and no dates written as 2024-12-31, so its rows have no order in time."
+        ) from None
 
 
-def _missing_values(frame: pd.DataFrame, column: str, origin: str) -> FedTailorError:
-    empty = frame[column].isna()
-    return FedTailorError(
-        f"{origin}: column '{column}' has {int(empty.sum())} missing values, the first in row {int(empty.to_numpy().argmax()) + 1}. "
-        "Fill them, drop those rows, or leave the column out with data.features."
-    )
-
-
-def _feature(frame: pd.DataFrame, column: str, standardize: bool, origin: str) -> np.ndarray:
-    values = frame[column]
-    if values.isna().any():
-        raise _missing_values(frame, column, origin)
-    if not _is_number(values):
-        codes, names = encoded(values.astype(str).tolist())
-        columns = np.zeros((len(codes), len(names)), np.float32)
-        columns[np.arange(len(codes)), codes] = 1
-        return columns
-    numbers = values.to_numpy(np.float64)
-    if not np.isfinite(numbers).all():
-        raise FedTailorError(f"{origin}: column '{column}' has infinite values.")
-    if standardize:
-        # A constant column becomes zeros.
-        numbers = (numbers - numbers.mean()) / (numbers.std() or 1.0)
-    return numbers.astype(np.float32)[:, None]
+def _weights(column: pd.Series, origin: str) -> np.ndarray:
+    if not is_number(column):
+        raise FedTailorError(f"{origin}: column '{column.name}' must hold the weights of rows as numbers.")
+    return as_weights(column.to_numpy(np.float64), f"{origin}: column '{column.name}'")
 
 
 def _test_rows(column: pd.Series, name: str, origin: str) -> np.ndarray:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -13,26 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedtailor.data.description import CONTROLS, FIRST, LONGEST, PADDING, UNKNOWN
 from fedtailor.data.pool import Pool, Source, missing, sources
 from fedtailor.data.sources.files import encoded, located, unpacked_bytes
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.limits import check_bytes
 from fedtailor.registry import option
 
-PADDING, UNKNOWN = 0, 1
 _SEPARATED = str.maketrans({mark: f" {mark} " for mark in "'.,()!?"} | dict.fromkeys(';:"', " "))
 
 
 def tokens(text: str) -> list[str]:
     """Split text into lower-case words, with punctuation marks as separate tokens."""
     return text.lower().replace("<br />", " ").translate(_SEPARATED).split()
-
-
-def vocabulary_of(documents: Iterable[list[str]], cap: int) -> dict[str, int]:
-    """Map tokens to ids, the most frequent first, with at most `cap` ids including those of padding and unknown tokens."""
-    counts = Counter(chain.from_iterable(documents))
-    ranked = sorted(counts, key=lambda token: (-counts[token], token))
-    return {token: rank for rank, token in enumerate(ranked[: cap - 2], start=2)}
 
 
 def text_pool(
@@ -45,15 +37,31 @@ def text_pool(
     owner: np.ndarray | None = None,
     owners: tuple[str, ...] = (),
 ) -> Pool:
-    """Make a pool of token ids from texts, cut or padded to `length`; the vocabulary comes from the training part alone."""
+    """Make a pool of token ids from texts, cut or padded to `length`; which tokens are kept is decided once the training part is known."""
     check_bytes(4 * len(texts) * length, f"{len(texts):,} texts of {length:,} tokens")
-    documents = [tokens(text) for text in texts]
-    kept = documents if test is None else [d for d, held_out in zip(documents, test, strict=True) if not held_out]
-    ids = vocabulary_of(kept, vocabulary)
-    x = np.full((len(documents), length), PADDING, np.int32)
-    for row, document in zip(x, documents, strict=True):
-        row[: len(document)] = [ids.get(token, UNKNOWN) for token in document[:length]]
-    return Pool(x, y, len(labels), owner=owner, owners=owners, test=test, labels=labels, vocabulary=len(ids) + 2)
+    ids: dict[str, int] = {}
+    x = np.full((len(texts), length), PADDING, np.int32)
+    for row, document in zip(x, map(tokens, texts), strict=True):
+        row[: len(document)] = [token_id(token, ids) for token in document[:length]]
+    return Pool(
+        x,
+        y,
+        len(labels),
+        owner=owner,
+        owners=owners,
+        test=test,
+        labels=labels,
+        vocabulary=len(ids) + FIRST,
+        tokens=tuple(ids),
+        token_limit=vocabulary,
+    )
+
+
+def token_id(token: str, ids: dict[str, int]) -> int:
+    """Return the id of a token, a new one if it has none yet; what cannot be written down in a description is unknown."""
+    if len(token) > LONGEST or CONTROLS.search(token):
+        return UNKNOWN
+    return ids.setdefault(token, len(ids) + FIRST)
 
 
 class Row(NamedTuple):
