@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """Match nets and kinds of samples: the default net, and a refusal before training of a net that does not fit, naming one that does."""
-=======
-"""Match nets and kinds of samples: the net to use if none is named, and a refusal before training that names one that fits."""
->>>>>>> newcomer
 
 from __future__ import annotations
 
