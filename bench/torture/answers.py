@@ -24,7 +24,7 @@ from bench.torture.mutations import description, recorded, wired
 from fedtailor.data.description import Description
 from fedtailor.data.sites import SiteDescription, federation_of
 from fedtailor.engines.base import Outcome
-from fedtailor.engines.flower.checks import ReplyChecks, kind, sane
+from fedtailor.engines.flower.checks import ReplyChecks, dtype_and_shape, sane
 from fedtailor.engines.flower.engine import Flower
 from fedtailor.engines.flower.messages import read_call, write_outcome, write_site
 from fedtailor.engines.flower.transport import Transport
@@ -153,8 +153,8 @@ def post(spoil: Spoil, spoilt: Work) -> Transport:
 def unfit(work: Work, outcome: Outcome) -> str:
     """Return why a reply should have been refused, if so."""
     for name, tensor in outcome.up.items():
-        if name in SENT and work is not Work.HELLO and kind(tensor) != kind(SENT[name]):
-            return f"'{name}' of another kind passed"
+        if name in SENT and work is not Work.HELLO and dtype_and_shape(tensor) != dtype_and_shape(SENT[name]):
+            return f"'{name}' of another dtype or shape passed"
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             return f"values that are not finite passed in '{name}'"
     if work.trains and not 0 < outcome.samples <= 30:

@@ -27,6 +27,7 @@ COMMANDS = (
     "report",
     "watch",
     "onboard",
+    "options",
     "methods",
     "datasets",
     "nets",
@@ -66,6 +67,13 @@ def test_mistakes_are_told_in_words(fedtailor, tmp_path):
     assert not (tmp_path / "runs").exists()
     assert "holds no run" in fedtailor("show", tmp_path, code=2)
     assert "whole numbers" in fedtailor("compare", "local", "--seeds", "a", code=2, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words", [["rnu"], ["deploy", "serv"], ["data", "gt"], ["run", "--ot"], ["run", "method=fedraep"]]
+)
+def test_a_suggestion_is_made_once(fedtailor, words):
+    assert fedtailor(*words, code=2).count("Did you mean") == 1
 
 
 def test_compare_makes_one_table_and_one_picture_and_goes_on_where_it_stopped(fedtailor, tmp_path):

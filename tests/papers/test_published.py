@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedtailor import Config
-from fedtailor.papers import published, words_of
+from fedtailor.papers import overrides_of, published
 
 ROWS = sorted({(row.paper, row.method) for row in published()})
 
@@ -19,5 +19,5 @@ def test_the_numbers_are_all_there():
 
 @pytest.mark.parametrize(("paper", "method"), ROWS)
 def test_a_published_method_resolves_to_one_here(paper, method):
-    config = Config.load(words=words_of(paper, method))
+    config = Config.load(words=overrides_of(paper, method))
     assert config.method.up or config.method.name == "local"

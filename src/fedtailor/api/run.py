@@ -39,6 +39,7 @@ from fedtailor.learning.metrics import Asked
 from fedtailor.methods import Method, methods
 from fedtailor.nets import Architecture
 from fedtailor.nets.fitting import fitting_net
+from fedtailor.registry import named
 from fedtailor.report.data_summary import DataSummary
 from fedtailor.report.logged import logged_picture
 from fedtailor.report.progress import Progress
@@ -190,7 +191,7 @@ class Run(Results):
         data = config.data.name if not isinstance(config.data, GivenData) else f"{config.settings.clients} clients"
         done = f"round {metrics[-1]['round']} of {config.settings.rounds}" if metrics else "no round yet"
         return (
-            f"Run '{self.path}': {config.method!r} on {data}, {self.state}, {done}{last_mean(metrics)}\n"
+            f"Run '{self.path}': {named(config.method)} on {data}, {self.state}, {done}{last_mean(metrics)}\n"
             f"  {config.settings!r}, net {config.net!r}"
         )
 

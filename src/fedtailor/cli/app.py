@@ -31,6 +31,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
+    suggest_commands=False,  # Click makes the same suggestion
 )
 data_app = typer.Typer(help="Fetch data sets.", no_args_is_help=True)
 data_app.command()(lists.get)
@@ -53,7 +54,7 @@ def fedtailor(
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(run, compare, reproduce, pretrain, show, report, watch, onboard),
-    *(lists.methods, lists.datasets, lists.nets, lists.partitions),
+    *(lists.options, lists.methods, lists.datasets, lists.nets, lists.partitions),
 )
 for command in COMMANDS:
     app.command()(command)

@@ -24,6 +24,7 @@ from fedtailor.errors import FedTailorError
 if TYPE_CHECKING:
     from fedtailor.deploy.deploy_folder import DeployFolder
     from fedtailor.deploy.server_app import ServerApp
+    from fedtailor.experiment.config import Config
 
 app = typer.Typer(help="Real federations over the network, carried by Flower (extra 'flower').", no_args_is_help=True)
 JOINING = 120.0  # seconds for a new site on this machine to start
@@ -212,9 +213,18 @@ def _create(folder: Path, words: list[str], hosts: list[str], *, guard: bool = F
     for file in files:
         values |= read_toml(Path(file))
     settings, config = with_overrides(values, [w for w in ["checkpoint_every=1", *words] if w not in files])
+    config = _completed(config)
     if guard and "max_share" not in values:
         settings = with_limited_shares(settings, config.settings.clients)
     return DeployFolder.create(folder, settings, config, hosts)
+
+
+def _completed(config: Config) -> Config:
+    """Choose the net and the number of sites by the samples, where none are named: sites are told, they do not choose."""
+    try:
+        return config.completed()
+    except FedTailorError as error:
+        raise FedTailorError(f"{error}\nOr name net=… and clients=…: then the server need not read the data.") from None
 
 
 def _carry_out(folder: DeployFolder, server: ServerApp, again: str) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -93,8 +94,18 @@ def finished_simulation(path: Path, build: Build = simulation_of) -> Simulation:
 
 
 def read_newcomer(path: Path, words: Iterable[str], description: Description | None = None) -> Federation:
-    """Read all samples of a data set as one client's; `words` (data=…, data.path=…) override the run's config."""
-    return Config.load(RunFolder.open(path).config, words).alone("newcomer", description)
+    """Read all samples of a data set as one client's; `words` (data=…, data.path=…) override the run's config.
+
+    They are encoded as the run's `description` says. The column that named the clients of the run need not be there.
+    """
+    config = Config.load(RunFolder.open(path).config, words)
+    try:
+        return config.alone("newcomer", description)
+    except FedTailorError:
+        if not getattr(config.data, "client", ""):
+            raise
+    without: Any = replace(config.data, client="")  # type: ignore[type-var]
+    return replace(config, data=without).alone("newcomer", description)
 
 
 def data_words(data: str) -> list[str]:

@@ -40,6 +40,7 @@ log = logging.getLogger("fedtailor")
 
 TABLE = "clients.csv"
 GROWING = ("metrics.jsonl", "clients.jsonl", "ledger.csv")
+FIXED = ("description.json", "labels.json")  # written once, at the start
 HARMLESS = ("engine", "workers", "ray_address", "checkpoint_every", "save_models")  # keys that change no number
 
 
@@ -142,8 +143,8 @@ class RunFolder:
         """Say how the run stands; once it is finished, also the checksums by which that can be verified."""
         said: dict[str, Any] = {"state": state, "round": round, "command": self.typed}
         if state == "finished":
-            table = mark_of(self.path / TABLE)
-            marks = {**self.marks(), **({TABLE: table} if table else {})}
+            others = {name: mark_of(self.path / name) for name in (TABLE, *FIXED)}
+            marks = {**self.marks(), **{name: mark for name, mark in others.items() if mark}}
             said["files"] = {name: asdict(mark) for name, mark in marks.items()}
         replace_text(self.path / "status.json", json.dumps(said))
 

@@ -54,6 +54,6 @@ def published() -> list[PublishedNumber]:
     return [PublishedNumber(**row) for row in csv.DictReader(text.splitlines())]
 
 
-def words_of(paper: str, method: str) -> list[str]:
+def overrides_of(paper: str, method: str) -> list[str]:
     """Return the key=value overrides that run the method of a row, such as method=fedafk method.afa=false."""
     return VARIANTS.get((paper, method), [f"method={method}"])

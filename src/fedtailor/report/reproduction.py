@@ -31,7 +31,7 @@ def listing() -> Table:
 
 
 def data_sets(preset: Preset) -> list[str]:
-    words = (word for cell in preset.cells for part in cell.parts for word in part.words)
+    words = (word for cell in preset.cells for part in cell.parts for word in part.overrides)
     named = {word.partition("=")[2] for word in words if word.startswith(("data=", "data.path=", "data.proxy="))}
     return sorted(named - {"folder"})
 

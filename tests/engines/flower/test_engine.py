@@ -471,7 +471,7 @@ def test_a_site_trains_in_no_more_rounds_than_it_agreed_to_however_often_a_serve
             federate(tmp_path, "method=fedrep", "join=0.25", spoil=spoil)
     counts = [json.loads(p.read_text()) for p in tmp_path.glob("sites/*/state/rounds.json")]
     assert counts == [6]
-    with pytest.raises(FedTailorError, match="0 of 1 sites sent something to use"):
+    with pytest.raises(FedTailorError, match="0 of 1 sites sent a usable reply"):
         federate(tmp_path, "method=fedrep", "join=0.25")
 
 

@@ -74,8 +74,8 @@ class Flower(Engine):
         outcomes = super().fit(round, clients, send, evaluate=evaluate)
         if len(outcomes) < min(self.min_replies, len(clients)):
             raise FedTailorError(
-                f"Round {round}: {len(outcomes)} of {len(clients)} sites sent something to use, and min_replies is {self.min_replies}. "
-                "The log says who was missing and why. Start the run again when they are back: it carries on from its last checkpoint."
+                f"Round {round}: {len(outcomes)} of {len(clients)} sites sent a usable reply, and min_replies is {self.min_replies}. "
+                "The log says which were missing and why. Start the run again when they are back: it resumes from its last checkpoint."
             )
         weights = capped({i: outcome.samples for i, outcome in outcomes.items()}, self.max_share)
         return {i: replace(outcome, samples=weights[i]) for i, outcome in outcomes.items()}
@@ -92,7 +92,7 @@ class Flower(Engine):
             silent = [self.names[i] for i in clients if i not in heard]
             if silent:
                 raise FedTailorError(
-                    f"The federation cannot start: nothing to use came from {', '.join(silent)}. The log says why."
+                    f"The federation cannot start: no usable reply came from {', '.join(silent)}. The log says why."
                 )
             self.hellos = heard
         return dict(self.hellos)

@@ -1,6 +1,6 @@
 """A call and its outcome as Flower's records: tensors by name, and plain values beside them.
 
-The sender of what is read here may have written anything; BadMessage says what is wrong with it.
+The sender of what is read here may have written anything; a BadMessage tells what is wrong with it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BadMessage(ValueError):
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Turn whatever goes wrong while a received message is read into a BadMessage, in words fit for a log."""
+    """Turn any exception raised while a received message is read into a BadMessage with a text fit for a log."""
     try:
         yield
     except BadMessage:

@@ -34,10 +34,8 @@ PARTING = 5.0  # seconds for the sites to learn that the run is finished
 RETRY = 30.0  # seconds until a node that did not identify itself is asked again
 MISSES = 2  # messages in a row that a node may leave unanswered before it is no longer waited for
 SILENCE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
-COPIES, ROOM = (
-    6,
-    1 << 30,
-)  # copies of the largest reply, and bytes beside them, that Flower may hold while it unpacks one
+COPIES = 6  # of the largest reply, that Flower may hold while it unpacks one
+ROOM = 1 << 30  # bytes that it may hold beside them
 
 
 class Silence(BadMessage):
@@ -73,9 +71,7 @@ class Transport:
         self.device = device
         self.online: set[int] = set()
         self.sites: dict[int, SiteDescription] = {}  # node -> its description of itself
-        self.asked: dict[
-            int, tuple[str, float]
-        ] = {}  # node -> id and time of the message that asks for its description
+        self.asked: dict[int, tuple[str, float]] = {}  # node -> id and time of the request to describe itself
         self.failed: dict[int, float] = {}  # node -> when it last failed to describe itself
         self.misses: Counter[int] = Counter()  # node -> messages in a row that it left unanswered
 
@@ -132,7 +128,7 @@ class Transport:
             self._hear()
 
     def part(self) -> None:
-        """Tell the sites that the run is finished, without waiting long."""
+        """Tell the sites that the run has finished, without waiting long."""
         self.timeout = min(self.timeout, PARTING)
         online = sorted(self.sites.keys() & set(self.grid.get_node_ids()))
         self.exchange({node: self._message(Work.END, 0, {}, {}, node) for node in online})
@@ -164,9 +160,8 @@ class Transport:
     def _push(self, messages: Mapping[int, Message]) -> dict[str, int]:
         """Send messages; return message id -> node, of those that could be sent."""
         ids = list(self.grid.push_messages(list(messages.values()))) if messages else []
-        return {
-            id: node for id, node in zip(ids, messages, strict=False) if id
-        }  # no ids at all: together they were too large
+        # There are no ids at all if the messages were too large together.
+        return {id: node for id, node in zip(ids, messages, strict=False) if id}
 
     def _pull(self, id: str) -> Message | None:
         """Return the reply to a message, if it has arrived; raise BadMessage if it is unusable.
