@@ -15,13 +15,15 @@ import csv
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedtailor.data.task import Kind
 from fedtailor.experiment.config import Config
-from fedtailor.experiment.run import carry_out
+from fedtailor.experiment.run import carry_out, simulation_of
 from fedtailor.experiment.run_folder import TABLE, RunFolder
 from fedtailor.files import replace_text
 from fedtailor.learning.metrics import metric
@@ -73,27 +75,25 @@ STUDIES = {
 }
 
 
-def able(study: Study) -> list[str]:
-    """Name the methods that can do the task and need no samples at the server, which would be taken from the clients."""
-    kind = study.config().federation().kind
+def able(kind: Kind) -> list[str]:
+    """Name the methods that can do a task and need no samples at the server, which would be taken from the clients."""
     fits = (name for name, cls in methods.classes.items() if kind in cls.tasks and not cls().needs_proxy)
     return sorted(fits, key=lambda name: (name != LOCAL, name))
 
 
 def measure(study: Study, out: Path) -> Numbers:
     """Carry out the runs that are missing, and collect the numbers of all."""
-    found: Numbers = {}
-    for name in able(study):
-        folders = []
-        for seed in SEEDS:
-            config = study.config(f"method={name}", f"seed={seed}")
+    folders: dict[str, list[RunFolder]] = {}
+    for seed in SEEDS:
+        federation = study.config(f"seed={seed}").federation()  # read once: the same for all methods
+        for name in able(federation.kind):
             folder = RunFolder(out / f"{name}-s{seed}")
             if not (folder.begun and folder.state == "finished"):
                 print(folder.path, flush=True)
-                carry_out(config, folder.path)
-            folders.append(folder)
-        found[name] = _collected(study.metric, folders)
-    return found
+                config = study.config(f"method={name}", f"seed={seed}")
+                carry_out(config, folder.path, build=partial(simulation_of, federation=federation))
+            folders.setdefault(name, []).append(folder)
+    return {name: _collected(study.metric, own) for name, own in folders.items()}
 
 
 def _collected(name: str, folders: Sequence[RunFolder]) -> dict[str, Any]:
