@@ -108,7 +108,7 @@ def asked(rng: Random, mutate: Callable[[Random, Message], Callable[[], Message]
     """Ask three sites for the same work; return what went wrong, if anything."""
     work = rng.choice(WORKS)
     checks = ReplyChecks(("model", "means", "classes", "known", "labels"), dict.fromkeys(range(3), (30, 10)), few=4)
-    engine = Flower(post(lambda reply: mutate(rng, reply), work), checks, NAMES, {}, oldest=lambda: 0)
+    engine = Flower(post(lambda reply: mutate(rng, reply), work), checks, NAMES, oldest=lambda: 0)
 
     def call(said: list[str]) -> str:
         outcomes = engine.call(work, 1, range(3), lambda i: SENT if work is not Work.HELLO else {})

@@ -12,7 +12,7 @@ from fedtailor.cli.app import app
 from fedtailor.deploy.deploy_folder import DeployFolder
 from fedtailor.deploy.keys import private_key, public_key
 from fedtailor.deploy.settings import with_overrides
-from fedtailor.deploy.site import SiteFolder
+from fedtailor.deploy.site_folder import SiteFolder
 from fedtailor.errors import FedTailorError
 
 

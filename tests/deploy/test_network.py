@@ -157,7 +157,7 @@ def test_a_site_with_anothers_number_is_refused_aloud_and_the_true_one_is_not_di
     honest = site.read_text()
     site.write_text(honest.replace("client = 1", "client = 0"))
     with started(folder) as (server, sites):
-        wait_until(lambda: "does not say which site it is" in server.text or server.ended, "nothing was said")
+        wait_until(lambda: "(client 1) refuses" in " ".join(server.text.split()) or server.ended, "nothing was said")
         assert "key is that of client 1, but its site.toml says client = 0" in " ".join(server.text.split())
         assert "refused: This site's key is that of client 1" in " ".join(
             (folder.logs / "site-1.log").read_text().split()

@@ -116,8 +116,8 @@ class Config:
             settings = dataclasses.replace(settings, clients=20)
         return cls(settings, method, data, build(DataSettings, common, "data"), partition, net)
 
-    def federation(self) -> Federation:
-        """Read the data and deal it to the clients."""
+    def federation(self, description: Description | None = None) -> Federation:
+        """Read the data and deal it to the clients, as a description says if one is given."""
         seed, share = self._data_seed, self.server_share
         pool, aside = self._pool(), None
         if share:
@@ -129,7 +129,7 @@ class Config:
                     len(aside),
                     100 * share,
                 )
-        federation = Federation.from_pool(pool, self.partition, self.settings.clients, seed)
+        federation = Federation.from_pool(pool, self.partition, self.settings.clients, seed, description=description)
         return self.proxied(federation if aside is None else with_proxy(federation, aside))
 
     @property

@@ -18,10 +18,12 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
 from fedtailor import Config
+from fedtailor.data.description import Description
 from fedtailor.deploy.policy import Policy, asked
 from fedtailor.deploy.server_app import ServerApp
 from fedtailor.deploy.settings import DeploySettings
-from fedtailor.deploy.site import SiteFolder, SiteNode
+from fedtailor.deploy.site import SiteNode
+from fedtailor.deploy.site_folder import SiteFolder
 from fedtailor.deploy.site_process import SiteProcess
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower.checks import ReplyChecks
@@ -79,9 +81,9 @@ class FakeGrid:
     def place(self, client: int, folder: Path) -> SiteFolder:
         policy, values, settings = Policy.for_run(self.config), self.config.values(), self.config.settings
         if client == 99:
-            return SiteFolder(
-                folder, None, "newcomer", "", False, policy, {"data": {"name": "digits", "fraction": 0.1}}
-            )
+            own = {"data": {"name": "digits", "fraction": 0.1}}
+            agreed = Description.load(folder.parent.parent / "run" / "description.json")  # as `deploy admit` copies it
+            return SiteFolder(folder, None, "newcomer", "", False, policy, own, agreed)
         own = {"data": values["data"], "partition": values["partition"], "clients": settings.clients}
         return SiteFolder(folder, client, folder.name, "", True, policy, {**own, "partition_seed": settings.seed})
 
@@ -404,7 +406,7 @@ def test_a_site_that_is_gone_is_named_and_comes_back_under_another_node(tmp_path
 def test_the_server_waits_for_all_sites_and_says_how_many_came(tmp_path):
     config = Config.load(words=[*WORDS, "method=fedavg"])
     grid = FakeGrid({0: tmp_path}, config)
-    with pytest.raises(FedTailorError, match=r"Only 1 of 4 sites were online after 0.1 s"):
+    with pytest.raises(FedTailorError, match=r"Only 1 of 4 sites were ready after 0.1 s"):
         headquarters(grid, tmp_path, wait=0.1, timeout=1.0).run()
 
 
