@@ -225,7 +225,7 @@ def _uneven(sites: Sequence[SiteDescription], names: Sequence[Collection[str]], 
         where = f"only at {_some(having)}" if len(having) <= len(lacking) else f"not at {_some(lacking)}"
         found.setdefault(where, []).append(name)
     shown = [f"{named(own, most)} {where}" for where, own in list(found.items())[:most]]
-    return "; ".join([*shown, "…"] if len(found) > most else shown)
+    return "; ".join([*shown, "…"] if len(found) > most or len(uneven) > LOOK else shown)
 
 
 def _some(sites: Sequence[SiteDescription], most: int = 2) -> str:

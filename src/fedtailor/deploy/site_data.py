@@ -105,9 +105,9 @@ def _in_private(description: Description | None = None) -> Iterator[None]:
     except Unfit:
         raise
     except FedTailorError as problem:
-        known = [column.name for column in description.columns] if description is not None else []
-        concerned = [name for name in known if f"'{name}'" in str(problem)]
-        about = f" (column {named(concerned)})" if concerned else ""
+        quoted = f"{problem}".split("'")[1::2]
+        known = {column.name for column in description.columns} if description is not None else set()
+        about = f" (column {named(quoted[:1])})" if known.intersection(quoted[:1]) else ""
         raise Unfit(str(problem), f"This site's data cannot be read{about}; the site's log says why.") from None
 
 
