@@ -55,7 +55,7 @@ def run(share: float) -> list[Result]:
         Result.of(f"an answer with mutated bytes on the wire {kept}", (asked(Random(k), wired) for k in tries["wire"])),
         Result.of(f"an answer with mutated records {kept}", (asked(Random(k), recorded) for k in tries["records"])),
         Result.of(
-            "a mutated description is refused by name, or leaves what the others' data means, its scaling and bounds as they are",
+            "a mutated description is refused by name, or leaves the others' scaling and bounds as they are",
             (described(Random(k)) for k in tries["descriptions"]),
         ),
     ]

@@ -196,4 +196,5 @@ DATA = """\
 
 POLICY = """\
 # What this site agrees to. If the server asks for more, the site refuses and tells it why.
+# may_describe lists what it tells of its data before the first round, so that all sites can check that their data means the same.
 """
