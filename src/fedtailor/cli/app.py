@@ -15,7 +15,9 @@ from fedtailor.cli import lists
 from fedtailor.cli.arguments import console
 from fedtailor.cli.compare import compare
 from fedtailor.cli.deploy import app as deploy_app
+from fedtailor.cli.export import export
 from fedtailor.cli.onboard import onboard
+from fedtailor.cli.predict import predict
 from fedtailor.cli.pretrain import pretrain
 from fedtailor.cli.report import report, show, watch
 from fedtailor.cli.reproduce import reproduce
@@ -52,7 +54,7 @@ def fedtailor(
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, compare, reproduce, pretrain, show, report, watch, onboard),
+    *(run, compare, reproduce, pretrain, show, report, watch, predict, export, onboard),
     *(lists.methods, lists.datasets, lists.nets, lists.partitions),
 )
 for command in COMMANDS:

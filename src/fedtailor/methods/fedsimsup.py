@@ -7,10 +7,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedtailor.data.task import CLASSES
+from fedtailor.data.task import CLASSES, Task
 from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
 from fedtailor.learning.branches import Branches, beside
 from fedtailor.learning.mixing import mix_into_rows
+from fedtailor.learning.participants import Modules
 from fedtailor.learning.similarity import label_similarity
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.fitting import kind
@@ -71,7 +72,8 @@ class FedSimSup(Method):
             return {}
         if self._serial:
             return {"supervisor": client.net().head.vector}
-        return {"supervisor": client.fresh("supervisor", self._architecture(client))}
+        architecture = self._architecture(client.protocol.seed, client.id, client.task)
+        return {"supervisor": client.fresh("supervisor", architecture)}
 
     def send(self, server: Server, client: int) -> Payload:
         return {"model": server.state["models"][client].clone()}
@@ -123,13 +125,21 @@ class FedSimSup(Method):
         net, supervisor = self._nets(client, payload)
         return net if supervisor is None else Branches(net, supervisor)
 
+    def saved_module(self, modules: Modules, client: int, weights: Mapping[str, Tensor]) -> nn.Module:
+        net, _ = modules.lend("model")
+        if self._serial or self.no_supervisor:
+            return net
+        supervisor, _ = modules.lend("supervisor", self._architecture(modules.protocol.seed, client, modules.task))
+        return Branches(net, supervisor)
+
     def _nets(self, client: Client, payload: Payload) -> tuple[Net, Net | None]:
         if self._serial:
             return client.net(body=payload["model"], head=client.state["supervisor"]), None
         net = client.net(model=payload["model"])
         if self.no_supervisor:
             return net, None
-        return net, client.net("supervisor", model=client.state["supervisor"], architecture=self._architecture(client))
+        architecture = self._architecture(client.protocol.seed, client.id, client.task)
+        return net, client.net("supervisor", model=client.state["supervisor"], architecture=architecture)
 
     def _shared(self, net: Net) -> Part:
         return net.body if self._serial else net.all
@@ -155,10 +165,10 @@ class FedSimSup(Method):
     def _draw(self, seed: int, client: int) -> str:
         return self._names[int(numpy_stream(seed, "supervisor", client).integers(len(self._names)))]
 
-    def _architecture(self, client: Client) -> str | None:
-        name = self._draw(client.protocol.seed, client.id)
+    def _architecture(self, seed: int, client: int, task: Task) -> str | None:
+        name = self._draw(seed, client)
         if name == "auto":
-            name = "lenet-small" if kind(client.task) == "images" else "same"
+            name = "lenet-small" if kind(task) == "images" else "same"
         return None if name == "same" else name
 
     def _shares(self, labels: Tensor, samples: Tensor, here: Tensor) -> Tensor:

@@ -65,20 +65,35 @@ def token_id(token: str, ids: dict[str, int]) -> int:
 
 def read_rows(file: Path, columns: Sequence[str]) -> list[tuple[str, str]]:
     """Read (label, text) of each row. `columns` name the label's and the texts' columns; without names, the label comes first."""
-    rows: list[tuple[str, str]] = []
+    if len(columns) == 1:
+        raise FedTailorError("data.columns must name the label's column and at least one text column.")
+    return [(label.strip(), " ".join(texts)) for label, *texts in _cells(file, columns, 2)]
+
+
+def read_texts(file: Path, columns: Sequence[str]) -> list[str]:
+    """Read the text of each row for a model that was trained on `columns`, of which the label's need not be there.
+
+    Without names, the first column is the label and is passed over, unless it is the only one.
+    """
+    cells = _cells(file, columns[1:], 1)
+    return [" ".join(row if columns or len(row) == 1 else row[1:]) for row in cells]
+
+
+def _cells(file: Path, columns: Sequence[str], fewest: int) -> list[list[str]]:
+    """Read the cells of each row in the named columns, or without names in all of them, `fewest` at least."""
+    rows: list[list[str]] = []
     try:
         reader = csv.reader(io.StringIO(unpacked_bytes(file).decode("utf-8-sig"), newline=""), strict=True)
         where = _positions(next(reader, []), columns, file) if columns else None
         width = 0
         for row in reader:
             width = width or len(row)
-            if len(row) != width or width < 2:
+            if len(row) != width or width < fewest:
                 raise FedTailorError(
-                    f"{file}, line {reader.line_num}: {len(row)} columns where {max(width, 2)} or more, the same in every row, "
+                    f"{file}, line {reader.line_num}: {len(row)} columns where {max(width, fewest)} or more, the same in every row, "
                     "were expected. The file is cut off or not a CSV file."
                 )
-            picked = [row[i] for i in where] if where else row
-            rows.append((picked[0].strip(), " ".join(picked[1:])))
+            rows.append([row[i] for i in where] if where else row)
     except (csv.Error, UnicodeDecodeError) as error:
         raise FedTailorError(f"{file} cannot be read as CSV text ({error}).") from None
     if not rows:
@@ -87,8 +102,6 @@ def read_rows(file: Path, columns: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _positions(header: list[str], columns: Sequence[str], file: Path) -> list[int]:
-    if len(columns) < 2:
-        raise FedTailorError("data.columns must name the label's column and at least one text column.")
     for column in columns:
         if column not in header:
             raise FedTailorError(f"{file} has no column '{column}'. Its first line names: {', '.join(header)}.")
