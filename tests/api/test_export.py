@@ -124,7 +124,9 @@ def arrays(tmp_path: Path) -> tuple[Personal, Path, Path]:
     return *exported(tmp_path, "arrays", *words), tmp_path / "new.npz"
 
 
-def test_an_exported_folder_predicts_without_fedtailor(tmp_path):
+@pytest.mark.slow
+def test_an_exported_folder_predicts_without_fedtailor(tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "find_spec", lambda name: None)  # ONNX takes a while, and has a test of its own
     cases = {
         "csv": a_table(tmp_path, "csv"),
         "parquet": a_table(tmp_path, "parquet"),

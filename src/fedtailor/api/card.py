@@ -64,23 +64,33 @@ def measured(model: Personal, split: Split, federation: Federation, config: Conf
         return []
     found = []
     for metric in metrics:
+        value = metric.of(federation.task, samples.y, outputs)
+        if metric.name == "accuracy":
+            found.append(_accuracy(value, len(split), config.settings.seed))
+            continue
         rng = numpy_stream(config.settings.seed, "bootstrap", metric.name)
         rows = (torch.from_numpy(rng.integers(len(split), size=len(split))) for _ in range(RESAMPLES))
         values = [metric.of(federation.task, samples.y[some], outputs[some]) for some in rows]
-        found.append(Measure(metric.name, metric.of(federation.task, samples.y, outputs), *_middle(values)))
+        found.append(Measure(metric.name, value, *_middle(values)))
     return found
 
 
 def recorded(row: dict[str, str], seed: int) -> list[Measure]:
     """Return what clients.csv has of a client's metrics; of accuracy, the interval follows from the number of samples."""
-    count, found = int(row["test_samples"]), []
-    for name, text in row.items():
-        if name in ("client", "name", "train_samples", "test_samples", "bytes_up", "bytes_down") or not text:
-            continue
-        value = float(text)
-        right = numpy_stream(seed, "bootstrap", name).binomial(count, value if name == "accuracy" else 0, RESAMPLES)
-        found.append(Measure(name, value, *(_middle(right / count) if name == "accuracy" else ())))
-    return found
+    others = ("client", "name", "train_samples", "test_samples", "bytes_up", "bytes_down")
+    values = {name: float(text) for name, text in row.items() if name not in others and text}
+    return [
+        _accuracy(value, int(row["test_samples"]), seed) if name == "accuracy" else Measure(name, value)
+        for name, value in values.items()
+    ]
+
+
+def _accuracy(value: float, count: int, seed: int) -> Measure:
+    """Accuracy and its interval: the right answers among resampled ones are binomial, so that samples need not be drawn."""
+    if not math.isfinite(value):
+        return Measure("accuracy", value)
+    right = numpy_stream(seed, "bootstrap", "accuracy").binomial(count, value, RESAMPLES)
+    return Measure("accuracy", value, *_middle(right / count))
 
 
 def sent(saved: SavedModels) -> dict[int, Counter[str]]:

@@ -58,7 +58,7 @@ def read_images(path: str) -> tuple[list[str], torch.Tensor]:
     below = [file for file in Path(path).rglob("[!.]*") if file.suffix.lower() in endings]
     files, images = sorted(below) if Path(path).is_dir() else [Path(path)], []
     for file in files:
-        image = Image.open(file)
+        image: Image.Image = Image.open(file)
         if image.mode.startswith(("I", "F")):
             sys.exit(f"{file} has more than 8 bits a pixel: convert it first.")
         image = image.convert("L" if channels == 1 else "RGB")
