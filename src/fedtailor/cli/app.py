@@ -16,7 +16,9 @@ from fedtailor.cli.arguments import console
 from fedtailor.cli.compare import compare
 from fedtailor.cli.deploy import app as deploy_app
 from fedtailor.cli.describe import describe
+from fedtailor.cli.export import export
 from fedtailor.cli.onboard import onboard
+from fedtailor.cli.predict import predict
 from fedtailor.cli.pretrain import pretrain
 from fedtailor.cli.report import report, show, watch
 from fedtailor.cli.reproduce import reproduce
@@ -55,7 +57,7 @@ def fedtailor(
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, compare, reproduce, pretrain, show, report, watch, onboard),
+    *(run, compare, reproduce, pretrain, show, report, watch, predict, export, onboard),
     *(lists.options, lists.methods, lists.datasets, lists.nets, lists.partitions),
 )
 for command in COMMANDS:
