@@ -100,8 +100,8 @@ def test_clients_of_other_seeds_are_averaged_only_if_they_are_the_same(make_run,
     dealt, natural = (
         all_clients(by_method(runs), Headline())[0] for runs in load_material([tmp_path]).federations.values()
     )
-    assert (dealt.seeds, dealt.own.values.tolist()) == ([0], [0.5])
-    assert (natural.seeds, natural.own.values.tolist()) == ([0, 1], [pytest.approx(0.55)])
+    assert ([r.seed for r in dealt.runs], dealt.own.values.tolist()) == ([0], [0.5])
+    assert ([r.seed for r in natural.runs], natural.own.values.tolist()) == ([0, 1], [pytest.approx(0.55)])
 
 
 def test_calibration_is_shown_if_it_was_recorded(make_run, tmp_path):

@@ -27,7 +27,7 @@ class Results:
         return read_results(self.path)
 
     def table(self) -> pd.DataFrame:
-        """Return a table with one row per method, best first: accuracy (mean of clients, pooled, worst decile), bytes per round, seconds."""
+        """Return a table with one row per method, best first: accuracy (mean of clients, best round, worst decile), bytes, seconds."""
         import pandas as pd
 
         from fedtailor.report.tables import comparison_csv
@@ -35,7 +35,7 @@ class Results:
         return pd.read_csv(io.StringIO(comparison_csv(self.results)))
 
     def clients(self, *, baseline: str = "") -> pd.DataFrame:
-        """Return a table with one row per client under the best method, compared with `baseline` (by default the method `local`)."""
+        """Return a table with one row per client under the best method, against `baseline` (by default `local`)."""
         import pandas as pd
 
         from fedtailor.report.clients import all_clients

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from fedtailor.experiment.headline import Headline
-from fedtailor.report.charts import Chart, Curve, Groups, Points, curves, of_one_seed, strips
 from fedtailor.report.charts import MOST_NAMES as FEW
+from fedtailor.report.charts import Chart, Curve, Groups, Points, curves, of_one_seed, strips
 from fedtailor.report.groups import by_method
 from fedtailor.report.pictures import panels, save
 from fedtailor.report.results import Result
@@ -22,7 +23,7 @@ LOCAL = "local"  # the baseline, if nothing else is asked for: what a client rea
 CALIBRATION = Headline("calibration_error")
 NORMAL = 1.959964  # 97.5 % quantile
 OVER = {
-    "samples": "In brackets: 95 % interval over the client's test samples (Wilson's; of a difference Newcombe's, unpaired, so rather wide).",
+    "samples": "In brackets: 95 % interval over the client's test samples (Wilson's; of a difference Newcombe's, unpaired, rather wide).",
     "seeds": "In brackets: 95 % interval over seeds (Student's t), since this metric's values of single test samples are not stored.",
     "": "No intervals: values of single test samples are not stored for this metric, or not yet, and there are no seeds to average.",
 }
@@ -57,19 +58,44 @@ class Clients:
 
     metric: Headline
     method: str
-    baseline: str
-    seeds: Sequence[int]
-    names: Sequence[str]
-    train: np.ndarray
-    test: np.ndarray
-    own: Estimate
-    alone: Estimate | None
-    calibration: dict[str, np.ndarray]  # by method
-    over: str  # what the intervals are over
+    runs: Sequence[Result]
+    baseline: str = ""
+    base: Sequence[Result] = ()
 
     @property
+    def names(self) -> Sequence[str]:
+        return self.runs[0].client_names
+
+    @property
+    def over(self) -> str:
+        """What the intervals are over: test samples where a value is a share of right answers, else several seeds."""
+        if self.metric.name == "accuracy" and np.isfinite(self.runs[0].samples("test")).any():
+            return "samples"
+        return "seeds" if min(len(side) for side in (self.runs, self.base or self.runs)) > 1 else ""
+
+    @cached_property
+    def own(self) -> Estimate:
+        return self._estimate(self.runs)
+
+    @cached_property
+    def alone(self) -> Estimate | None:
+        return self._estimate(self.base) if self.base else None
+
+    @cached_property
     def difference(self) -> Estimate | None:
         return None if self.alone is None else self.own - self.alone
+
+    def _estimate(self, runs: Sequence[Result]) -> Estimate:
+        values = np.stack([run.clients(self.metric) for run in runs])
+        mean = values.mean(axis=0)
+        if self.over == "samples":
+            return Estimate(mean, *wilson(mean, runs[0].samples("test")))
+        if not self.over:
+            return Estimate(mean, *np.full((2, len(mean)), np.nan))
+        from scipy import stats  # slow to import
+
+        reach = stats.t.ppf(0.975, len(runs) - 1) * values.std(axis=0, ddof=1) / np.sqrt(len(runs))
+        return Estimate(mean, mean - reach, mean + reach)
 
     @property
     def order(self) -> np.ndarray:
@@ -91,21 +117,26 @@ class Clients:
     def sheet(self) -> Sheet:
         """One row per client: its samples, the metric alone and federated, the difference, and calibration if it was recorded."""
         metric, gap = self.metric, self.difference
-        sides = {self.baseline: self.alone, self.method: self.own}
-        shown = {name: estimate for name, estimate in sides.items() if estimate is not None}
-        header = ["client", "train", "test", *shown, *(["difference"] if gap else [])]
-        header += [CALIBRATION.title] if self.calibration else []
+        sides = {name: runs for name, runs in ((self.baseline, self.base), (self.method, self.runs)) if runs}
+        shown = [estimate for estimate in (self.alone, self.own) if estimate]
+        names, held = self.names, [self.runs[0].samples(split) for split in ("train", "test")]
+        known = all(len(r.clients(CALIBRATION)) == len(names) for runs in sides.values() for r in runs)
+        calibrated = known and metric != CALIBRATION
+        errors = [np.mean([r.clients(CALIBRATION) for r in runs], axis=0) for runs in sides.values() if calibrated]
+        header = ["client", "train", "test", *sides, *(["difference"] if gap else [])]
         rows = []
         for i in self.order:
-            held = [f"{n[i]:,.0f}" if np.isfinite(n[i]) else "—" for n in (self.train, self.test)]
-            values = [estimate.cell(i, metric) for estimate in shown.values()]
-            values += [gap.cell(i, metric, "+")] if gap else []
-            errors = " → ".join(CALIBRATION.written(errors[i : i + 1]) for errors in self.calibration.values())
-            rows.append((self.names[i], *held, *values, *([errors] if errors else [])))
+            samples = [f"{count[i]:,.0f}" if np.isfinite(count[i]) else "—" for count in held]
+            values = [estimate.cell(i, metric) for estimate in shown] + ([gap.cell(i, metric, "+")] if gap else [])
+            values += [" → ".join(CALIBRATION.written(e[i : i + 1]) for e in errors)] if calibrated else []
+            rows.append((names[i], *samples, *values))
         percent, better = " in percent" if metric.unit else "", "lower" if metric.lower_is_better else "higher"
-        which = f"Seed {self.seeds[0]}" if len(self.seeds) == 1 else f"Mean of seeds {', '.join(map(str, self.seeds))}"
+        seeds = sorted({r.seed for r in self.runs})
+        which = f"Mean of seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"Seed {seeds[0]}"
         about = f"{which}. Train, test: samples. {metric.heading}{percent}, {better} is better."
+        about += f" {CALIBRATION.heading} in percent: {' → '.join(sides)}." if calibrated else ""
         title = f"Clients: {self.method}" + (f" against {self.baseline}" if gap else "")
+        header += [CALIBRATION.title] if calibrated else []
         return Sheet(title, header, rows, [*filter(None, [self.verdict]), about, OVER[self.over]])
 
     def chart(self) -> Chart:
@@ -116,8 +147,8 @@ class Clients:
         places, bounds = np.arange(len(order)), (low, high) if np.isfinite(low + high).any() else (None, None)
         if len(order) > FEW:
             zero = [Curve("", places, 0.0 * places, thin=True)] if self.alone else []
-            return Chart("clients, sorted", metric.axis(what), [Curve(self.method, places, values, *bounds), *zero])
-        names = [self.names[i] for i in order]
+            return Chart("client by rank", metric.axis(what), [Curve(self.method, places, values, *bounds), *zero])
+        names = list(np.array(self.names, dtype=object)[order])
         zero = [Curve("", np.zeros(2), np.array([-0.5, len(order) - 0.5]), thin=True)] if self.alone else []
         return Chart(metric.axis(what), "", [Points("", values, places, names, *bounds), *zero], names)
 
@@ -134,7 +165,9 @@ def all_clients(groups: Groups, metric: Headline, baseline: str = "") -> list[Cl
     if usable and not _same_clients([r for runs in usable.values() for r in runs]):
         usable = {name: [run] for name, run in of_one_seed(usable)[0].items()}
     others = [name for name in ranked(usable, metric) if name != alone] or list(usable)
-    return [_clients(usable, name, alone if alone in usable and name != alone else "", metric) for name in others]
+    base = (alone, usable[alone]) if alone in usable and others != [alone] else ()
+    counts = {len(r.clients(metric)) for runs in usable.values() for r in runs}
+    return [Clients(metric, name, usable[name], *(base if len(counts) == 1 else ())) for name in others]
 
 
 def client_picture(results: Sequence[Result], path: Path) -> bool:
@@ -157,54 +190,12 @@ def metric_picture(results: Sequence[Result], path: Path, metric: Headline | Non
     save(panels([curves(groups, metric), right], title=title), path)
 
 
-def _clients(groups: Groups, method: str, baseline: str, metric: Headline) -> Clients:
-    sides = {name: groups[name] for name in (baseline, method) if name}
-    first = groups[method][0]
-    count = len(first.clients(metric))
-    sides = {name: runs for name, runs in sides.items() if all(len(r.clients(metric)) == count for r in runs)}
-    estimates = {name: _estimate(runs, metric) for name, runs in sides.items()}
-    errors = {name: np.array([r.clients(CALIBRATION) for r in runs]) for name, runs in sides.items()}
-    several = min(len(runs) for runs in sides.values()) > 1
-    return Clients(
-        metric,
-        method,
-        baseline if baseline in sides else "",
-        sorted({r.seed for r in groups[method]}),
-        first.client_names,
-        first.samples("train"),
-        first.samples("test"),
-        estimates[method],
-        estimates.get(baseline),
-        {name: e.mean(axis=0) for name, e in errors.items() if metric != CALIBRATION and e.shape[1] == count},
-        "samples" if _by_sample(first, metric) else "seeds" if several else "",
-    )
-
-
-def _estimate(runs: Sequence[Result], metric: Headline) -> Estimate:
-    """Return the mean over runs with its interval: over test samples for accuracy, else over several runs."""
-    values = np.stack([run.clients(metric) for run in runs])
-    mean = values.mean(axis=0)
-    if _by_sample(runs[0], metric):
-        return Estimate(mean, *wilson(mean, runs[0].samples("test")))
-    if len(runs) == 1:
-        return Estimate(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
-    from scipy import stats  # slow to import
-
-    reach = stats.t.ppf(0.975, len(runs) - 1) * values.std(axis=0, ddof=1) / np.sqrt(len(runs))
-    return Estimate(mean, mean - reach, mean + reach)
-
-
 def wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return Wilson's 95 % interval of shares of so many samples; unlike the bootstrap's, it has a width even at 0 and 1."""
     share, count = np.clip(share, 0, 1), np.where(count > 0, count, np.nan)
     middle = (share + NORMAL**2 / (2 * count)) / (1 + NORMAL**2 / count)
     reach = NORMAL / (1 + NORMAL**2 / count) * np.sqrt(share * (1 - share) / count + (NORMAL / (2 * count)) ** 2)
     return np.minimum(middle - reach, share), np.maximum(middle + reach, share)  # at 0 and 1, rounding crosses them
-
-
-def _by_sample(run: Result, metric: Headline) -> bool:
-    """Whether each test sample's outcome follows from the value: a share of right answers among known numbers of samples."""
-    return metric.name == "accuracy" and bool(np.isfinite(run.samples("test")).any())
 
 
 def _same_clients(runs: Sequence[Result]) -> bool:

@@ -28,7 +28,7 @@ def plotly_chart(chart: Chart) -> dict[str, Any]:
     for place, (mark, (colour, dash)) in enumerate(zip(chart.marks, looks(), strict=False)):
         match mark:
             case Curve():
-                traces += _curve(mark, colour, DASHES[dash])
+                traces += _curve(mark, colour, DASHES[dash], chart.x)
             case Strip():
                 traces.append(_box(mark, place, colour, each=dots <= MOST_DOTS))
             case Heat():
@@ -51,7 +51,7 @@ def thinned(series: np.ndarray, most: int = MOST_POINTS) -> np.ndarray:
     return np.array(sorted(kept))
 
 
-def _curve(curve: Curve, colour: str, dash: str) -> list[Trace]:
+def _curve(curve: Curve, colour: str, dash: str, unit: str) -> list[Trace]:
     low, high = curve.low, curve.high
     kept = thinned(np.stack([curve.y] if low is None or high is None else [low, curve.y, high]))
     shape = {"shape": "hv" if curve.steps else "linear"}
@@ -62,7 +62,7 @@ def _curve(curve: Curve, colour: str, dash: str) -> list[Trace]:
     label = "<br>".join(escape_html(part) for part in wrap(one_line(curve.name), WIDEST + 8))
     name = {"legendgroup": escape_html(curve.name), "name": label, "uid": curve.name}
     look = {"mode": "lines+markers" if len(kept) < 3 else "lines", "line": {"color": colour, "dash": dash} | shape}
-    traces = [name | line | look | {"hovertemplate": "round %{x}: %{y:.4~f}<extra>%{fullData.name}</extra>"}]
+    traces = [name | line | look | {"hovertemplate": f"{unit} %{{x}}: %{{y:.4~f}}<extra>%{{fullData.name}}</extra>"}]
     if low is not None and high is not None:
         red, green, blue = (int(colour[k : k + 2], 16) for k in (1, 3, 5))
         around = {"x": [*line["x"], *line["x"][::-1]], "y": _short([*high[kept], *low[kept][::-1]])}

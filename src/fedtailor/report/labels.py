@@ -70,7 +70,9 @@ def _draw_bubbles(axes: Axes, side: Axes, counts: np.ndarray, diameter: float) -
     scale = [round_count(counts.max(initial=1) * share) for share in (0.05, 0.2, 0.5, 1)]
     for count in dict.fromkeys(scale):
         side.scatter([], [], s=area * count, color=INK, linewidth=0, label=f"{count:,}")
-    side.legend(title="Samples", loc="center", frameon=False, fontsize=8, title_fontsize=8, reverse=True)
+    side.legend(
+        title="Samples", loc="center", frameon=False, fontsize=8, title_fontsize=8, labelspacing=1, reverse=True
+    )
 
 
 def round_count(value: float) -> int:

@@ -48,7 +48,7 @@ def panels(charts: Sequence[Chart], size: tuple[float, float] = (5.2, 4.2), titl
         home = max(range(len(axes)), key=lambda k: len(entries[k]))  # the first panel that shows them all
         axes[home].legend(handles.values(), handles, framealpha=0.6, edgecolor="none", fontsize=8)
     if title:
-        figure.suptitle(drawable(title), fontsize=11)
+        figure.suptitle(fill(drawable(title), int(10 * figure.get_figwidth())), fontsize=11)
     return figure
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 from fedtailor.experiment.callbacks import Callback, Record
@@ -31,8 +31,7 @@ class Progress(Callback):
     def on_start(self, simulation: Simulation) -> None:
         self.label = f"{simulation.method.name} seed {simulation.protocol.seed}"
         self.steps = simulation.protocol.rounds + simulation.method.closing_steps
-        self.bar = _rounds_bar(self.console, "value")
-        self.task = self.bar.add_task(self.label, total=self.steps, completed=simulation.round, value="")
+        self.bar, self.task = _rounds_bar(self.console, self.steps, self.label, simulation.round)
         self._said = self._began = time.monotonic()
         self._first = simulation.round
         self.bar.start()
@@ -42,9 +41,7 @@ class Progress(Callback):
         metric = Headline.of_record(record)
         mean = metric.of(record, "mean")
         value = f"{metric.title} {metric.shown(mean)}" if np.isfinite(mean) else ""
-        self.bar.update(self.task, completed=done)
-        if value:
-            self.bar.update(self.task, value=value)
+        self.bar.update(self.task, completed=done, **({"note": value} if value else {}))
         now = time.monotonic()
         if not _animated(self.console) and (done == self.steps or now - self._said >= SECONDS_BETWEEN_LINES):
             left = (now - self._began) / (done - self._first) * (self.steps - done)
@@ -62,8 +59,7 @@ class GridProgress:
         self.console = console
         self.steps = steps
         self.done = dict.fromkeys(steps, 0)
-        self.bar = _rounds_bar(console, "running")
-        self.task = self.bar.add_task("runs", total=sum(steps.values()), running="")
+        self.bar, self.task = _rounds_bar(console, sum(steps.values()), "runs")
         self._said, self._told = time.monotonic(), 0
 
     def update(self, done: dict[str, int], running: list[str]) -> None:
@@ -72,9 +68,8 @@ class GridProgress:
         finished = sum(self.done[name] >= count for name, count in self.steps.items())
         rounds, label = sum(self.done.values()), f"runs {finished}/{len(self.steps)}"
         others = f" and {len(running) - 1} more" if len(running) > 1 else ""
-        self.bar.update(
-            self.task, completed=rounds, description=label, running=running[0][:40] + others if running else ""
-        )
+        note = running[0][:40] + others if running else ""
+        self.bar.update(self.task, completed=rounds, description=label, note=note)
         now = time.monotonic()
         if not self.console.is_terminal and rounds > self._told and now - self._said >= SECONDS_BETWEEN_LINES:
             self._said, self._told = now, rounds
@@ -86,25 +81,19 @@ def _animated(console: Console) -> bool:
     return console.is_terminal or console.is_jupyter
 
 
-def _rounds_bar(console: Console, extra: str) -> Bars:
-    """Make a bar of rounds with one extra field, shown on a terminal or in a notebook only."""
-    return Bars(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-        TextColumn(f"{{task.fields[{extra}]}}"),
-        TimeRemainingColumn(compact=True),
-        console=console,
-        disable=not _animated(console),
-    )
+def _rounds_bar(console: Console, total: int, label: str, done: int = 0) -> tuple[Bars, TaskID]:
+    """Make a bar of rounds with a note, shown on a terminal or in a notebook only."""
+    words = [TextColumn(text) for text in ("round {task.completed:.0f}/{task.total:.0f}", "{task.fields[note]}")]
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), *words, TimeRemainingColumn(compact=True))
+    bar = Bars(*columns, console=console, disable=not _animated(console))
+    return bar, bar.add_task(label, total=total, completed=done, note="")
 
 
 @contextmanager
 def download_progress(console: Console) -> Iterator[Callable[[int, int | None, str], None]]:
     """Give a callback (done, total, file name) that moves one bar per file."""
-    with Bars(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console
-    ) as bars:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=console) as bars:
         tasks: dict[str, Any] = {}
 
         def moved(done: int, total: int | None, name: str) -> None:

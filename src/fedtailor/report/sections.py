@@ -122,7 +122,7 @@ def _clients(mark: str, clients: Sequence[Clients], scale: Sequence[tuple[str, s
     """Show each client under the best method, with the other methods' tables folded."""
     sheets = [one.sheet() for one in clients]
     shown = 1 if len(sheets[0].rows) <= FEW_ROWS else 0
-    title = "Who gains and who loses" if clients[0].alone else "Each client"
+    title = sheets[0].title.replace("Clients", "Who gains and who loses" if clients[0].alone else "Each client")
     drawn = [plotly_chart(clients[0].chart())]
     return Section(mark, title, scale, sheets[:shown], sheets[shown:], charts=drawn, level=3)
 
