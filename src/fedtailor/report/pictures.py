@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -101,14 +100,13 @@ def _draw_curve(axes: Axes, curve: Curve, *, colour: str, **look: Any) -> None:
         axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.18, lw=0)
 
 
-def draw_heat(axes: Axes, heat: Heat, bar: Axes | None = None) -> Colorbar:
+def draw_heat(axes: Axes, heat: Heat, bar: Axes | None = None) -> None:
     """Draw shades from pale to dark, and their scale on `bar` or beside the axes; a cell without a value stays blank."""
     norm = PowerNorm(0.5 if heat.by_root else 1, 0, float(np.nan_to_num(heat.values).max(initial=1)))
     shown = np.ma.masked_invalid(heat.values)
     image = axes.imshow(shown, cmap=BLUES, norm=norm, interpolation="nearest", aspect="auto", rasterized=True)
     scale = axes.figure.colorbar(image, cax=bar, ax=None if bar else axes, label=heat.unit)
     scale.outline.set_visible(False)
-    return scale
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -127,8 +125,8 @@ def _draw_strip(axes: Axes, strip: Strip, place: int, colour: str) -> None:
 def _draw_points(axes: Axes, points: Points, colour: str, *, across: bool) -> None:
     middle = points.x if across else points.y
     reach = None if points.low is None or points.high is None else (middle - points.low, points.high - middle)
-    options: dict[str, Any] = {"fmt": "o", "ms": 5, "color": colour, "ecolor": "#888888", "elinewidth": 1.2}
-    axes.errorbar(points.x, points.y, **{"xerr" if across else "yerr": reach}, **options)
+    ends: dict[str, Any] = {"xerr" if across else "yerr": reach, "ecolor": "#888888", "elinewidth": 1.2}
+    axes.errorbar(points.x, points.y, fmt="o", ms=5, color=colour, **ends)
 
 
 def _draw_bars(axes: Axes, bars: Bars, place: int, many: int) -> None:
@@ -143,5 +141,5 @@ def _draw_bars(axes: Axes, bars: Bars, place: int, many: int) -> None:
             axes.text(x, height / 2, f"{height:.2f}", ha="center", va="center", fontsize=9, bbox=LABEL)
 
 
-def whole_numbers(most: int | str = "auto") -> MaxNLocator:
-    return MaxNLocator(most, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
+def whole_numbers(most: int | None = None) -> MaxNLocator:
+    return MaxNLocator(most or "auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])

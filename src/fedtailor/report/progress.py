@@ -33,7 +33,7 @@ class Progress(Callback):
         self.steps = simulation.protocol.rounds + simulation.method.closing_steps
         self.bar, self.task = _rounds_bar(self.console, self.steps, self.label, simulation.round)
         self._said = self._began = time.monotonic()
-        self._first = simulation.round
+        self._first, self.value = simulation.round, ""
         self.bar.start()
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
@@ -41,7 +41,8 @@ class Progress(Callback):
         metric = Headline.of_record(record)
         mean = metric.of(record, "mean")
         value = f"{metric.title} {metric.shown(mean)}" if np.isfinite(mean) else ""
-        self.bar.update(self.task, completed=done, **({"note": value} if value else {}))
+        self.value = value or self.value
+        self.bar.update(self.task, completed=done, note=self.value)
         now = time.monotonic()
         if not _animated(self.console) and (done == self.steps or now - self._said >= SECONDS_BETWEEN_LINES):
             left = (now - self._began) / (done - self._first) * (self.steps - done)

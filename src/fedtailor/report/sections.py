@@ -36,7 +36,6 @@ COSTS = (
     "All clients together, both ways; seconds of training, evaluation and communication on the machine of the run. "
     "Filled dots lie on the front: nothing is better at their cost or a lower one."
 )
-NO_LABELS = "These runs have no labels.json: their task has no classes, or they were made before it was written."
 
 
 @dataclass(frozen=True)
@@ -146,8 +145,8 @@ def _charts(groups: dict[str, list[Result]], material: Material) -> dict[str, tu
 
     spreads = [charts.dots(groups, metric, t, each(tables.aspect(metric, s))) for t, s in fairness.items()]
     costs = [charts.tradeoff(groups, metric, cost.title, each(cost)) for cost in (tables.BYTES, tables.PACE)]
-    held = f"Training samples by client and class, seed {seed}.{some}" if labels else NO_LABELS
-    return {
+    held = f"Training samples by client and class, seed {seed}.{some}"
+    shown = {
         "rounds": (f"{metric.heading} over rounds", CURVES, [charts.curves(groups, metric)]),
         "clients": (f"{metric.heading} of each client", STRIPS, [charts.strips(groups, metric)]),
         "heat": ("Clients under each method", f"Seed {seed}.{some}", [charts.client_heat(one, metric)]),
@@ -155,6 +154,7 @@ def _charts(groups: dict[str, list[Result]], material: Material) -> dict[str, tu
         "fairness": ("Fairness", FAIRNESS, spreads),
         "cost": (f"What {metric.title} costs", COSTS, costs),
     }
+    return {name: section for name, section in shown.items() if section[2]}
 
 
 def _lead(groups: dict[str, list[Result]], material: Material) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from rich.table import Table
@@ -78,9 +78,9 @@ def aspects(results: Sequence[Result], metric: Headline, wanted: Sequence[Statis
     return [*(aspect(metric, s, validated=validated) for s in wanted), *costs]
 
 
-def brief_sheet(results: Sequence[Result], title: str = "", metric: Headline | None = None) -> Sheet:
+def brief_sheet(results: Sequence[Result], title: str = "") -> Sheet:
     """One row per method, best first: the metric ± std over seeds, bytes both ways, seconds of the whole run."""
-    metric = metric or results[0].metric
+    metric = results[0].metric
     columns = aspects(results, metric, BRIEF, BYTES, SECONDS)
     groups = ranked(by_method(results), metric)
     names = [f"{name} ({left})" if (left := _unfinished(runs)) else name for name, runs in groups.items()]
@@ -88,12 +88,12 @@ def brief_sheet(results: Sequence[Result], title: str = "", metric: Headline | N
     return Sheet(title, ("method", *(column.title for column in columns)), rows)
 
 
-def comparison_table(results: Sequence[Result], title: str = "", metric: Headline | None = None) -> Table:
-    return as_rich(brief_sheet(results, title, metric))
+def comparison_table(results: Sequence[Result], title: str = "") -> Table:
+    return as_rich(brief_sheet(results, title))
 
 
-def comparison_csv(results: Sequence[Result], metric: Headline | None = None) -> str:
-    sheet = brief_sheet(results, metric=metric)
+def comparison_csv(results: Sequence[Result]) -> str:
+    sheet = brief_sheet(results)
     return write_csv([sheet.header, *sheet.rows])
 
 
@@ -134,9 +134,9 @@ def comparison_numbers(material: Material) -> str:
             row: dict[str, object] = {"federation": title, "method": name, "runs": len(runs), "finished": done}
             for column in columns:
                 row |= {column.title: column.numbers(runs).mean(), f"{column.title}, std": column.numbers(runs).std()}
-            verdict = verdicts.get(name)
-            p, pairs, over = (verdict.p, verdict.n, verdict.over) if verdict else ("", "", "")
-            rows.append(row | {"p": p, "pairs": pairs, "paired over": over, "note": " ".join(material.scale(results))})
+            test = astuple(verdicts[name]) if name in verdicts else ("", "", "")
+            row |= dict(zip(("p", "pairs", "paired over"), test, strict=True))
+            rows.append(row | {"note": " ".join(material.scale(results))})
     return write_csv([list(rows[0]), *(list(row.values()) for row in rows)] if rows else [])
 
 
