@@ -124,18 +124,6 @@ def strips(groups: Groups, metric: Headline) -> Chart:
     return Chart(metric.axis(f"{metric.title} of each client"), "", marks, list(groups))
 
 
-def client_heat(runs: Mapping[str, Result], metric: Headline) -> Chart:
-    """Chart the last value of each client (columns) under each method (rows), one run per method."""
-    largest = max(runs.values(), key=lambda run: len(run.clients(metric)))
-    count = len(largest.clients(metric))
-    values = np.full((len(runs), count), np.nan)
-    for row, run in zip(values, runs.values(), strict=True):
-        row[: len(run.clients(metric))] = metric.scale * run.clients(metric)
-    shown = evenly(count)
-    names = [largest.client_names[i] for i in shown]
-    return Chart("client", "", [Heat(values[:, shown], names, metric.unit)], list(runs))
-
-
 def label_heat(labels: Labels) -> Chart:
     """Chart the training samples of each class (rows) per client (columns); cells without samples stay blank."""
     shown = evenly(len(labels.counts))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.experiment.headline import Statistic
+from fedtailor.experiment.headline import Headline, Statistic
 from fedtailor.papers.reproduction import Reproduction
 from fedtailor.report import charts, tables
 from fedtailor.report.clients import Clients, all_clients
@@ -24,18 +24,6 @@ from fedtailor.report.significance import against, choose_baseline
 CHANCE = 0.05
 FEW_RUNS, FEW_ROWS = 12, 50  # up to this many runs, or clients or columns, their table is shown unfolded
 FEW_VALUES = 8  # of a category, shown in the table of columns
-CURVES = (
-    "Mean over the clients' own models. A click on a name in the legend hides a method, a double click leaves it alone; "
-    "bands are ± one standard deviation over runs."
-)
-STRIPS = "Last evaluation, every client on its own test samples; the clients of all seeds together."
-FAIRNESS = (
-    "Mean over the tenth of clients that fare worst, and the standard deviation over clients; bars are ± one over runs."
-)
-COSTS = (
-    "All clients together, both ways; seconds of training, evaluation and communication on the machine of the run. "
-    "Filled dots lie on the front: nothing is better at their cost or a lower one."
-)
 
 
 @dataclass(frozen=True)
@@ -98,9 +86,9 @@ def _federation(mark: str, title: str, material: Material) -> list[Section]:
     known = {name: g for name, g in groups.items() if all(np.isfinite(metric.of(r.last, "mean")) for r in g)}
     if clients := all_clients(known, metric, material.baseline):
         found.append(_clients(f"{mark}-gains", clients, scale))
-    for name, (heading, words, shown) in (_charts(known, material) if known else {}).items():
-        drawn = [plotly_chart(chart) for chart in shown]
-        found.append(Section(f"{mark}-{name}", heading, [("words", words), *scale], charts=drawn, level=3))
+    for name, (heading, note, shown) in (_charts(known, metric) if known else {}).items():
+        words = [*([("words", note)] if note else []), *scale]
+        found.append(Section(f"{mark}-{name}", heading, words, charts=[plotly_chart(c) for c in shown], level=3))
     return found
 
 
@@ -126,14 +114,15 @@ def _clients(mark: str, clients: Sequence[Clients], scale: Sequence[tuple[str, s
     return Section(mark, title, scale, sheets[:shown], sheets[shown:], charts=drawn, level=3)
 
 
-def _charts(groups: dict[str, list[Result]], material: Material) -> dict[str, tuple[str, str, list[charts.Chart]]]:
-    """Return heading, text and charts of each section below a comparison."""
-    metric = material.metric
+def _charts(groups: dict[str, list[Result]], metric: Headline) -> dict[str, tuple[str, str, list[charts.Chart]]]:
+    """Return heading, text beyond that of text.html, and charts of each section below a comparison."""
     one, seed = charts.of_one_seed(groups)
     labels = next((r.labels for r in one.values() if r.labels), None)
-    most = charts.MOST_COLUMNS
-    many = max(len(run.clients(metric)) for run in one.values()) > most
-    some = f" Of the many clients up to {most:,} are shown, evenly chosen." if many else ""
+    some = (
+        f" Up to {charts.MOST_COLUMNS:,} clients are shown, evenly chosen."
+        if labels and len(labels.counts) > charts.MOST_COLUMNS
+        else ""
+    )
     better = "lower" if metric.lower_is_better else "higher"
     fairness: dict[str, Statistic] = {
         metric.axis("worst decile") + f", {better} is fairer": "worst",
@@ -145,16 +134,14 @@ def _charts(groups: dict[str, list[Result]], material: Material) -> dict[str, tu
 
     spreads = [charts.dots(groups, metric, t, each(tables.aspect(metric, s))) for t, s in fairness.items()]
     costs = [charts.tradeoff(groups, metric, cost.title, each(cost)) for cost in (tables.BYTES, tables.PACE)]
-    held = f"Training samples by client and class, seed {seed}.{some}"
-    shown = {
-        "rounds": (f"{metric.heading} over rounds", CURVES, [charts.curves(groups, metric)]),
-        "clients": (f"{metric.heading} of each client", STRIPS, [charts.strips(groups, metric)]),
-        "heat": ("Clients under each method", f"Seed {seed}.{some}", [charts.client_heat(one, metric)]),
-        "labels": ("Who holds which labels", held, [charts.label_heat(labels)] if labels else []),
-        "fairness": ("Fairness", FAIRNESS, spreads),
-        "cost": (f"What {metric.title} costs", COSTS, costs),
+    held = ("Who holds which labels", f"Seed {seed}.{some}", [charts.label_heat(labels)]) if labels else None
+    return {
+        "rounds": (f"{metric.heading} over rounds", "", [charts.curves(groups, metric)]),
+        "clients": (f"{metric.heading} of each client", "", [charts.strips(groups, metric)]),
+        **({"labels": held} if held else {}),
+        "fairness": ("Fairness", "", spreads),
+        "cost": (f"What {metric.title} costs", "", costs),
     }
-    return {name: section for name, section in shown.items() if section[2]}
 
 
 def _lead(groups: dict[str, list[Result]], material: Material) -> list[tuple[str, str]]:
