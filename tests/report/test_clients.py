@@ -46,7 +46,7 @@ def test_gains_and_losses_against_training_alone(study):
     assert sheet.header == ["client", "train", "test", "local", "fedrep", "difference"]
     assert [row[:3] for row in sheet.rows] == [("Ulm", "30", "10"), ("Bonn", "300", "100"), ("Köln", "1,200", "400")]
     assert sheet.rows[0][3:] == ("80.0 [49,94]", "100.0 [72,100]", "+20.0 [-11,51]")
-    assert sheet.rows[2][5] == "-10.0 [-15,-5]"
+    assert sheet.rows[2][5] == "-10.0 [-14.9,-5.1]"
     assert sheet.notes[0] == (
         "With fedrep, 1 of 3 clients gain over local and 1 lose; 0 gain and 1 lose by more than chance."
     )
@@ -78,19 +78,29 @@ def test_other_metrics_have_intervals_over_seeds_or_none_and_say_so(make_run, tm
     for seed in range(seeds):
         for method, shift in (("local", 2.0), ("fedrep", 0.0)):
             words = (f"method={method}", f"seed={seed}", *NATURAL)
-            values = [shift + 4 + seed, shift + 3]
+            values = [shift + 4 + seed, shift + 3 + seed * shift]
             make_run(f"{method}{seed}", *words, clients=values, accuracy=[shift + 3], metric="rmse", tested=(9, 9))
     (found,) = clients_of(tmp_path, "rmse")
     reach = stats.t.ppf(0.975, 1) * np.sqrt(0.5) / np.sqrt(2)
     if seeds == 2:
         assert (found.own.low[0], found.own.high[0]) == pytest.approx((4.5 - reach, 4.5 + reach))
+        assert found.difference.high[0] == found.difference.low[0] == -2  # each seed alike: pairs of seeds are compared
+        gap = stats.t.interval(0.95, 1, loc=-3, scale=stats.sem([-2, -4]))
+        assert (found.difference.low[1], found.difference.high[1]) == pytest.approx(gap)
         assert found.sheet().notes[1].startswith("Mean of seeds 0, 1.")
         assert "over seeds" in found.sheet().notes[-1]
     else:
         assert found.sheet().rows[0][3:] == ("6", "4", "-2")
         assert found.sheet().notes[-1].startswith("No intervals")
     assert "2 of 2 clients gain" in found.verdict  # an error that falls is a gain
-    assert found.order.tolist() == [0, 1]
+    assert found.order.tolist() == ([1, 0] if seeds == 2 else [0, 1])
+
+
+def test_an_interval_of_a_share_ends_at_its_bounds(make_run, tmp_path):
+    for seed in (0, 1):
+        make_run(f"a{seed}", f"seed={seed}", *NATURAL, clients=[0.5 + 0.5 * seed], metric="auroc", names=["x"])
+    (found,) = clients_of(tmp_path, "auroc")
+    assert found.sheet().rows[0][3] == "75.0 [0,100]"
 
 
 def test_clients_of_other_seeds_are_averaged_only_if_they_are_the_same(make_run, tmp_path):

@@ -48,7 +48,7 @@ class Estimate:
         value, low, high = (metric.scale * numbers[client] for numbers in (self.values, self.low, self.high))
         if not np.isfinite(value):
             return "—"
-        form, short = (".1f", ".0f") if metric.unit else (".4g", ".3g")
+        form, short = (".1f", ".0f" if high - low >= 10 else ".1f") if metric.unit else (".4g", ".3g")
         return f"{value:{sign}{form}}" + (f" [{low:{short}},{high:{short}}]" if np.isfinite(low + high) else "")
 
 
@@ -83,19 +83,19 @@ class Clients:
 
     @cached_property
     def difference(self) -> Estimate | None:
+        """The gain or loss of each client; seeds that both methods have are paired."""
+        own, base = ({r.seed: r.clients(self.metric) for r in runs} for runs in (self.runs, self.base))
+        if self.over == "seeds" and own.keys() == base.keys():
+            return over_seeds(np.stack([own[seed] - base[seed] for seed in own]))
         return None if self.alone is None else self.own - self.alone
 
     def _estimate(self, runs: Sequence[Result]) -> Estimate:
         values = np.stack([run.clients(self.metric) for run in runs])
-        mean = values.mean(axis=0)
         if self.over == "samples":
+            mean = values.mean(axis=0)
             return Estimate(mean, *wilson(mean, runs[0].samples("test")))
-        if not self.over:
-            return Estimate(mean, *np.full((2, len(mean)), np.nan))
-        from scipy import stats  # slow to import
-
-        reach = stats.t.ppf(0.975, len(runs) - 1) * values.std(axis=0, ddof=1) / np.sqrt(len(runs))
-        return Estimate(mean, mean - reach, mean + reach)
+        found, ends = over_seeds(values), (0, 1) if self.metric.unit else (-np.inf, np.inf)  # of a share
+        return Estimate(found.values, np.clip(found.low, *ends), np.clip(found.high, *ends))
 
     @property
     def order(self) -> np.ndarray:
@@ -136,7 +136,7 @@ class Clients:
         about = f"{which}. Train, test: samples. {metric.heading}{percent}, {better} is better."
         about += f" {CALIBRATION.heading} in percent: {' → '.join(sides)}." if calibrated else ""
         title = f"Clients: {self.method}" + (f" against {self.baseline}" if gap else "")
-        header += [CALIBRATION.title] if calibrated else []
+        header += ["calib. error"] if calibrated else []
         return Sheet(title, header, rows, [*filter(None, [self.verdict]), about, OVER[self.over]])
 
     def chart(self) -> Chart:
@@ -188,6 +188,17 @@ def metric_picture(results: Sequence[Result], path: Path, metric: Headline | Non
     right = one[0].chart() if one else strips(groups, metric)
     title = f"{data}, {len(results[0].clients(metric))} clients, {partition} partition, net {net}"
     save(panels([curves(groups, metric), right], title=title), path)
+
+
+def over_seeds(values: np.ndarray) -> Estimate:
+    """Return the mean over seeds (seeds × clients) with Student's 95 % interval, if there are several."""
+    from scipy import stats  # slow to import
+
+    mean, seeds = values.mean(axis=0), len(values)
+    if seeds == 1:
+        return Estimate(mean, *np.full((2, len(mean)), np.nan))
+    reach = stats.t.ppf(0.975, seeds - 1) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
+    return Estimate(mean, mean - reach, mean + reach)
 
 
 def wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -151,11 +151,6 @@ class Result:
         """The records with a value of the selecting metric."""
         return [r for r in self.records if np.isfinite(self.metric.of(r, "mean"))]
 
-    @property
-    def validated(self) -> bool:
-        """Whether the best round was chosen on validation samples."""
-        return any(name.startswith("validation_") for name in self.last)
-
     @cached_property
     def bytes_per_round(self) -> float:
         rounds = [r for r in self.records if r["phase"] == "round"]
@@ -164,10 +159,6 @@ class Result:
     @cached_property
     def seconds(self) -> float:
         return sum(value for r in self.records for name, value in r.items() if name.startswith("seconds_"))
-
-    @property
-    def seconds_per_round(self) -> float:
-        return self.seconds / len(self.records)
 
     def curve(self, metric: Headline | None = None) -> tuple[list[int], list[float]]:
         """Return the steps (rounds, then closing steps) and the mean over clients at each."""

@@ -55,7 +55,7 @@ def readable_bytes(count: float) -> str:
 
 
 BYTES = Aspect("bytes per round", lambda r: r.bytes_per_round, lambda v: readable_bytes(float(v.mean())))
-PACE = Aspect("seconds per round", lambda r: r.seconds_per_round, lambda v: f"{v.mean():.3g}")
+PACE = Aspect("seconds per round", lambda r: r.seconds / len(r.records), lambda v: f"{v.mean():.3g}")
 SECONDS = Aspect("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
 
 
@@ -74,7 +74,7 @@ def aspect(metric: Headline, statistic: Statistic, *, validated: bool = False) -
 
 def aspects(results: Sequence[Result], metric: Headline, wanted: Sequence[Statistic], *costs: Aspect) -> list[Aspect]:
     """Return the columns of a comparison."""
-    validated = bool(results) and all(r.validated for r in results)
+    validated = bool(results) and all(any(k.startswith("validation_") for k in r.last) for r in results)
     return [*(aspect(metric, s, validated=validated) for s in wanted), *costs]
 
 
