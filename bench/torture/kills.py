@@ -27,7 +27,7 @@ EVENTS = {"fedrep": (), "fedavg-ft": ("method.ft_epochs=2",), "fedsimsup": ()}
 HEART = ("partition=paired", "partition.reserve=0", "net=cnn", "method.akt_steps=1", "method.pgd_steps=2")
 SYSTEMS = {"pgfedsplit": (), "heart": HEART, "fedsimsup": (), "fedafk": (), "fedah": ()}  # with their overrides
 PICTURES = (".png",)
-ALIKE = ("config.toml", "labels.json", "clients.jsonl", "clients.csv", "ledger.csv")
+ALIKE = ("config.toml", "description.json", "labels.json", "clients.jsonl", "clients.csv", "ledger.csv")
 
 
 @dataclass(frozen=True)

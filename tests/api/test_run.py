@@ -59,7 +59,7 @@ def test_a_run_has_a_folder_and_everything_to_look_at(named, tmp_path):
         assert "<title>" in run.report(tmp_path / "r.html").read_text()
         assert isinstance(run.personal("north").module, Mine)
     assert repr(run).startswith(
-        f"Run '{tmp_path}/a': FedRep(head_epochs=2) on 3 clients, finished, round 3 of 3, mean acc"
+        f"Run '{tmp_path}/a': fedrep (head_epochs=2) on 3 clients, finished, round 3 of 3, mean acc"
     )
     assert "<table" in run._repr_html_()
     assert run.config.method == ft.FedRep(head_epochs=2)
@@ -180,6 +180,33 @@ def test_a_comparison_has_one_table_and_is_loaded_again(named, tmp_path):
     assert len(again) == 4
     assert repr(again).startswith(f"Study '{tmp_path}/s': 4 runs, finished")
     assert "<title>" in again.report().read_text()
+
+
+@pytest.mark.parametrize("typed", ["fedavg-ft", "FedAvg+FT", "fedavg_ft", ft.methods.methods.find("fedavg-ft")()])
+def test_a_method_is_called_by_its_registered_name_however_it_was_typed(typed, tmp_path):
+    from fedtailor.api.study import plan
+
+    assert list(plan({"clients": 4, "net": "mlp"}, [typed], [0], tmp_path)) == [tmp_path / "fedavg-ft-s0"]
+
+
+def test_a_method_in_a_file_is_called_by_its_registered_name(tmp_path):
+    from fedtailor.api.study import plan
+
+    (tmp_path / "my file.py").write_text(
+        "import fedtailor as ft\nfrom dataclasses import dataclass\n"
+        '@ft.methods.register("mine")\n@dataclass(frozen=True)\nclass Mine(ft.FedAvg):\n    """Mine."""\n'
+    )
+    try:
+        plans = plan({"clients": 4, "net": "mlp"}, [f"{tmp_path / 'my file.py'}:keep=head"], [0], tmp_path)
+        assert list(plans) == [tmp_path / "mine-keep-head-s0"]
+    finally:
+        ft.methods.methods.classes.pop("mine", None)
+        ft.methods.methods.aliases.pop("mine", None)
+
+
+def test_an_alias_is_suggested_by_its_registered_name():
+    with pytest.raises(ft.FedTailorError, match="Did you mean 'heart'"):
+        ft.methods.methods.find("heart-pfll")
 
 
 def test_all_methods_of_a_comparison_get_the_same_data_where_one_needs_some_at_the_server(tmp_path):

@@ -6,6 +6,7 @@ from PIL import Image
 
 import fedtailor.data.sources  # noqa: F401
 from fedtailor.data.client_data import ClientData, Split
+from fedtailor.data.description import Description
 from fedtailor.data.federation import Federation
 from fedtailor.data.partitions.iid import Iid
 from fedtailor.data.pool import Pool, sources
@@ -146,7 +147,7 @@ def test_from_table(tmp_path):
         assert federation.sizes.tolist() == [10, 10]
         assert federation.labels == ("no", "yes")
         assert federation.shape == (1,)
-    assert Federation.from_table(frame, client="site", label="ill").shape == (2,)
+    assert Federation.from_table(frame, client="site", label="ill").shape == (1,)  # b is constant
     with pytest.raises(FedTailorError, match=r"no column 'sight'.*'site'"):
         Federation.from_table(frame, client="sight", label="ill")
     with pytest.raises(FedTailorError, match=r"nothing\.csv"):
@@ -243,7 +244,7 @@ def test_one_sample_is_trained_on():
 def test_repr_reads_well():
     split = Split(torch.zeros(3, 1, 28, 28, dtype=torch.uint8), torch.tensor([0, 1, 1]))
     client = ClientData("a", split, split)
-    federation = Federation([client], (1, 28, 28), 2, (0.5,), (0.5,), (), 0, Split(split.x[:0], split.y[:0]))
+    federation = Federation([client], Description((1, 28, 28), 2, dtype="uint8"), Split(split.x[:0], split.y[:0]))
     assert repr(split) == "Split(3 samples of 1×28×28 uint8)"
     assert repr(federation).splitlines() == [
         "Federation: 1 clients, 2 classes, samples of 1×28×28 uint8",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
 
 from fedtailor import Config, Federation, FedTailorError
 from fedtailor.data.pool import Pool
-from fedtailor.data.proxy import with_proxy
+from fedtailor.data.proxy import set_aside, with_proxy
+from fedtailor.data.sources.table import Table, table_pool
 
 
 def images(n: int, side: int, channels: int = 3, seed: int = 0) -> np.ndarray:
@@ -61,3 +63,14 @@ def test_a_config_names_the_proxy_data(tmp_path):
     assert Config.from_values(config.values()) == config
     with pytest.raises(FedTailorError, match="Did you mean 'digits'"):
         Config.load(words=[*words[:-1], "data.proxy=digts"]).federation()
+
+
+def test_rows_of_a_table_set_aside_are_encoded_like_the_clients():
+    frame = pd.DataFrame(
+        {"a": np.arange(80.0) % 7, "sex": ["m", "f"] * 40, "site": ["p", "q"] * 40, "y": [0, 1, 1, 0] * 20}
+    )
+    pool, aside = set_aside(table_pool(frame, Table(label="y", client="site")), 0.25, np.random.default_rng(0))
+    federation = with_proxy(Federation.from_pool(pool, "natural", 0), aside)
+    a = federation.description.columns[0]
+    assert torch.allclose(federation.server.x[:, 0].double() * a.std + a.mean, torch.from_numpy(aside.x[:, 0]))
+    assert torch.equal(federation.server.x[:, 1].double(), torch.from_numpy(aside.x[:, 1] == 0).double())  # f

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from fedtailor import Config, Federation, FedTailorError, Simulation
-from fedtailor.experiment.onboarding import onboard
+from fedtailor.experiment.onboarding import as_member, onboard
 from fedtailor.experiment.run import start
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.methods.fedrep import FedRep
@@ -70,13 +72,24 @@ def test_labels_are_matched_by_name(tmp_path):
     (tmp_path / "all.csv").write_text("\n".join(rows))
     (tmp_path / "new.csv").write_text("\n".join([rows[0], *(r for r in rows[1:] if not r.endswith("x"))]))
     table = {"client": "site", "label": "what"}
-    simulation = Simulation(Federation.from_table(tmp_path / "all.csv", **table), "fedrep", "mlp", rounds=1).run()
+    federation = Federation.from_table(tmp_path / "all.csv", **table)
+    simulation = Simulation(federation, "fedrep", "mlp", rounds=1).run()
     newcomers = Federation.from_table(tmp_path / "new.csv", **table)
-    one = Federation(**{**vars(newcomers), "clients": newcomers.clients[:1]})
-    from fedtailor.experiment.onboarding import as_member
+    alone = replace(newcomers, clients=newcomers.clients[:1])
+    with pytest.raises(FedTailorError, match=r"encoded by itself.*description=federation\.description"):
+        onboard(simulation, alone)
+    joined = Federation.from_table(tmp_path / "new.csv", **table, description=federation.description)
+    assert joined.description == federation.description
+    assert [set(c.train.y.tolist()) for c in joined.clients] == [{1}, {2}]  # y and z, as in the federation
+    onboard(simulation, replace(joined, clients=joined.clients[:1]))
 
-    assert set(one.clients[0].train.y.tolist()) <= {0, 1}
-    assert set(as_member(one, simulation.federation).clients[0].train.y.tolist()) <= {1, 2}
+
+def test_arrays_with_named_labels_are_matched_by_name():
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    seen = Federation.from_clients([(x, np.array(list("abcd") * 10))])
+    new = Federation.from_clients([(x, np.array(list("dbdb") * 10))])
+    assert new.clients[0].train.y.max() == 1
+    assert set(as_member(new, seen).clients[0].train.y.tolist()) == {1, 3}
 
 
 def test_the_command(fedtailor, tmp_path):
@@ -87,3 +100,52 @@ def test_the_command(fedtailor, tmp_path):
     told = fedtailor("onboard", "run", "--data", "new.npz", "-o", "new.safetensors", cwd=tmp_path)
     assert "Accuracy on its" in told
     assert "fc.weight" in load_file(tmp_path / "new.safetensors")
+    assert "is there already" in fedtailor(
+        "onboard", "run", "--data", "new.npz", "-o", "new.safetensors", code=2, cwd=tmp_path
+    )
+    for name in ("newcomer.safetensors", "newcomer-2.safetensors"):
+        assert f"Model: {name}" in fedtailor("onboard", "run", "--data", "new.npz", cwd=tmp_path)
+        assert (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("hospitals", [("north", "south", "west"), (1, 2, 3)], ids=["names", "numbers"])
+def test_a_new_clients_table_needs_no_column_of_clients(fedtailor, tmp_path, hospitals):
+    rng = np.random.default_rng(0)
+    rows = [f"{hospitals[i % 3]},{rng.normal():.3f},{rng.normal():.3f},{i % 2}" for i in range(90)]
+    (tmp_path / "all.csv").write_text("\n".join(["hospital,a,b,sick", *rows]))
+    (tmp_path / "with.csv").write_text("\n".join(["hospital,a,b,sick", *rows[::3]]))
+    (tmp_path / "without.csv").write_text("\n".join(["a,b,sick", *(row.partition(",")[2] for row in rows[::3])]))
+    words = ["data=table", f"data.path={tmp_path / 'all.csv'}", "data.client=hospital", "data.label=sick", "rounds=1"]
+    start(Config.load(words=[*words, "engine=inline"]), tmp_path / "run")
+    told = [
+        fedtailor("onboard", "run", "--data", name, "-o", f"{name}.safetensors", cwd=tmp_path)
+        for name in ("with.csv", "without.csv")
+    ]
+    assert told[0].splitlines()[:2] == told[1].splitlines()[:2]
+    first, second = (load_file(tmp_path / f"{name}.csv.safetensors") for name in ("with", "without"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_another_fault_of_a_new_clients_table_is_still_told(fedtailor, tmp_path):
+    (tmp_path / "all.csv").write_text("\n".join(["h,a,sick", *(f"{i % 3},{i % 7},{i % 2}" for i in range(60))]))
+    (tmp_path / "new.csv").write_text("\n".join(["a,ill", *(f"{i % 7},{i % 2}" for i in range(20))]))
+    words = ["data=table", f"data.path={tmp_path / 'all.csv'}", "data.client=h", "data.label=sick", "rounds=1"]
+    start(Config.load(words=[*words, "engine=inline"]), tmp_path / "run")
+    assert "has no column 'sick'" in fedtailor("onboard", "run", "--data", "new.csv", code=2, cwd=tmp_path)
+
+
+def test_a_new_client_of_a_run_on_texts(fedtailor, tmp_path):
+    rows = [f"{'ab'[i % 2]},{'fine' if i % 3 else 'poor'} work {i % 5},{'good' if i % 3 else 'bad'}" for i in range(60)]
+    (tmp_path / "all.csv").write_text("\n".join(["who,said,mood", *rows]))
+    (tmp_path / "new.csv").write_text(
+        "\n".join(["mood,said", "good,work fine", "bad,poor", "good,fine", "bad,poor work"])
+    )
+    words = [
+        "data=text-csv",
+        f"data.path={tmp_path / 'all.csv'}",
+        "data.label=mood",
+        "data.text=said",
+        "data.client=who",
+    ]
+    start(Config.load(words=[*words, "rounds=1", "engine=inline"]), tmp_path / "run")
+    assert "Accuracy on its 1 test samples" in fedtailor("onboard", "run", "--data", "new.csv", cwd=tmp_path)

@@ -155,6 +155,29 @@ def test_a_finished_run_whose_files_were_changed_is_told_and_not_touched(tmp_pat
     assert stamps(tmp_path / "run") == before
 
 
+@pytest.mark.parametrize("name", ["labels.json", "description.json"])
+def test_a_changed_description_of_the_data_is_told_in_a_finished_run(tmp_path, name):
+    start(config("rounds=2"), tmp_path / "run")
+    path = tmp_path / "run" / name
+    path.write_text(path.read_text().replace("1", "7", 1))
+    with pytest.raises(FedTailorError, match=rf"is finished, but its {name} is not what it was"):
+        resume(tmp_path / "run")
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path, caplog):
+    rows = ["site,a,sex,y"] + [f"s{i % 2},{i % 7},{'mf'[i % 2]},{i % 3}" for i in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    table = ["data=table", f"data.path={tmp_path / 't.csv'}", "data.client=site", "data.label=y", "rounds=2"]
+    start(Config.load(words=table), tmp_path / "run")
+    folder = killed(tmp_path / "run")
+    (folder / "description.json").write_text("{")
+    resume(folder)
+    assert "description.json' was damaged: it is written anew" in caplog.text
+    (tmp_path / "t.csv").write_text("\n".join(rows).replace("m,", "x,"))
+    with pytest.raises(FedTailorError, match="began with: its column 'sex' has the value 'x', where 'f', 'm'"):
+        resume(killed(folder))
+
+
 def test_a_run_killed_between_its_last_checkpoint_and_its_end_has_its_table_and_models(tmp_path):
     start(config(), tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "killed")

@@ -176,7 +176,7 @@ def test_a_method_that_needs_classes_says_so_before_training(name):
 
 def test_binary_and_two_classes_learn_the_same():
     two = federated("binary")
-    classes = dataclasses.replace(two, kind="multiclass")
+    classes = dataclasses.replace(two, description=dataclasses.replace(two.description, kind="multiclass"))
     accuracies = [simulate(f, lr=0.3, rounds=20).run().metrics[-1]["accuracy"] for f in (two, classes)]
     assert min(accuracies) > 0.7
 

@@ -40,6 +40,8 @@ from fedtailor.learning.metrics import Asked
 from fedtailor.methods import Method, methods
 from fedtailor.nets import Architecture
 from fedtailor.nets.fitting import fitting_net
+from fedtailor.registry import named
+from fedtailor.report.data_summary import DataSummary
 from fedtailor.report.logged import logged_picture
 from fedtailor.report.progress import Progress
 from fedtailor.report.results import read_run
@@ -101,7 +103,7 @@ class Run(Results):
 
     def carry_out(self, config: Config, callbacks: Callbacks | None = None, command: str = "") -> Self:
         """Start or resume the run of this config, and draw its pictures; refuse a folder that holds another run."""
-        callbacks = [Progress()] if callbacks is None else callbacks
+        callbacks = [DataSummary(), Progress()] if callbacks is None else callbacks
         with polite_stop(log.warning) as stop:
             self.live = carry_out(config, self.path, callbacks, stop, self._build, command)
         self.draw(fresh=self.live is not None)
@@ -216,7 +218,7 @@ class Run(Results):
         data = config.data.name if not isinstance(config.data, GivenData) else f"{config.settings.clients} clients"
         done = f"round {metrics[-1]['round']} of {config.settings.rounds}" if metrics else "no round yet"
         return (
-            f"Run '{self.path}': {config.method!r} on {data}, {self.state}, {done}{last_mean(metrics)}\n"
+            f"Run '{self.path}': {named(config.method)} on {data}, {self.state}, {done}{last_mean(metrics)}\n"
             f"  {config.settings!r}, net {config.net!r}"
         )
 

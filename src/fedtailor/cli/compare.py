@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fedtailor.cli.arguments import Out, Words, config_file, console, typed
+from fedtailor.cli.report import show_clients
 from fedtailor.cli.starting import importing
 from fedtailor.errors import FedTailorError
 
@@ -27,21 +28,23 @@ def compare(
         from fedtailor.api.run import new_folder
         from fedtailor.api.study import USUAL, carry_out_all, plan
         from fedtailor.experiment.config import overridden
+        from fedtailor.report.data_summary import DataSummary
         from fedtailor.report.progress import Progress
         from fedtailor.report.tables import comparison_table
     is_method = {w: "=" not in w.partition(":")[0] and not w.endswith(".toml") for w in words or []}
     values = overridden(*config_file([w for w in words or [] if not is_method[w]]))
     folder = out or new_folder("comparison")
     plans = plan(values, [w for w in words or [] if is_method[w]] or USUAL, _seeds(seeds), folder)
-    study = carry_out_all(plans, folder, callbacks=[Progress(console)], command=typed())
+    study = carry_out_all(plans, folder, callbacks=[DataSummary(console), Progress(console)], command=typed())
     if study.state != "finished":
         again = "The same command carries on." if out else f"The same command with --out {folder} carries on."
         console.print(f"Interrupted. {again}", soft_wrap=True)
         raise typer.Exit(130)
     console.print(comparison_table(study.results))
-    console.print(
-        f"Table: {folder / 'table.csv'}\nPicture: {folder / 'accuracy.png'}\nRuns: {folder}/*", soft_wrap=True
-    )
+    show_clients(study.results)
+    pictures = [folder / name for name in ("accuracy.png", "clients.png") if (folder / name).exists()]
+    files = f"Table: {folder / 'table.csv'}\nPictures: {', '.join(map(str, pictures))}\nRuns: {folder}/*"
+    console.print(files, soft_wrap=True)
 
 
 def _seeds(text: str) -> list[int]:

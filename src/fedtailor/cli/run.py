@@ -35,20 +35,22 @@ def run(
 
     Example: `fedtailor run method=fedrep data=digits clients=20 rounds=5 seed=0 --out runs/a`
 
-    Options of the parts have dotted keys: `method.head_epochs=5 partition.beta=0.1 net.hidden=64 data.fraction=0.2`.
+    `fedtailor options` lists the keys with their meanings and defaults. Options of the parts have dotted keys, such as
+    `method.head_epochs=5 partition.beta=0.1 net.hidden=64 data.fraction=0.2`: `fedtailor methods NAME` (datasets, partitions, nets).
     `fedtailor run study.toml seed=1` applies overrides to a config file; a run folder's own config.toml runs again as it is.
     The same command with the same --out carries on a run that was interrupted, as does --resume.
     """
     with importing():
         from fedtailor.api.run import Run, new_folder
         from fedtailor.experiment.config import Config
+        from fedtailor.report.data_summary import DataSummary
         from fedtailor.report.progress import Progress
         from fedtailor.report.tracking import Tracking
     if resume_from is not None and (words or out is not None):
         raise FedTailorError(
             "--resume takes the run's own config and folder: give no other words and no --out with it."
         )
-    callbacks = [Progress(console), *([Tracking(track.value)] if track else [])]
+    callbacks = [DataSummary(console), Progress(console), *([Tracking(track.value)] if track else [])]
     if resume_from is not None:
         opened = Run.open(resume_from)
         config = opened.config

@@ -100,8 +100,13 @@ def named_labels(ys: Sequence[Array]) -> tuple[Sequence[Array], tuple[str, ...]]
     Labels that are numbers are returned as they are, without names.
     """
     found = [y if isinstance(y, Tensor) else np.asanyarray(y) for y in ys]
-    if not any(isinstance(y, np.ndarray) and y.dtype.kind in "USO" and y.ndim == 1 for y in found):
+    texts = [isinstance(y, np.ndarray) and y.dtype.kind in "USO" and y.ndim == 1 for y in found]
+    if not any(texts):
         return ys, ()
+    if not all(texts):
+        raise FedTailorError(
+            "Labels are texts at some clients and numbers at others. Name or number them alike everywhere."
+        )
     names = sorted({str(value) for y in found for value in y.tolist()})
     place = {name: i for i, name in enumerate(names)}
     return [np.array([place[str(value)] for value in y.tolist()], np.int64) for y in found], tuple(names)

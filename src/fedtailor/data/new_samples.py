@@ -19,7 +19,7 @@ from fedtailor.data.npy import map_npy
 from fedtailor.data.raw_table import raw_rows
 from fedtailor.data.sources.arrays import read_arrays
 from fedtailor.data.sources.table import read_table
-from fedtailor.data.sources.text import read_texts, tokens
+from fedtailor.data.sources.text import TextCsv, read_texts, tokens
 from fedtailor.errors import FedTailorError
 from fedtailor.limits import check_bytes
 
@@ -36,7 +36,7 @@ class NewSamples:
 def new_samples(data: Any, description: Description, source: object = None) -> NewSamples:
     """Read samples from a file, a folder, a data frame, a list of texts or of image files, or an array.
 
-    `source` is the data source of the run, whose options `columns` (of texts) and `size` (of images) also hold for new samples.
+    `source` is the data source of the run, whose columns (of texts) and `size` (of images) also hold for new samples.
     """
     if isinstance(data, np.ndarray | Tensor) and description.source != "table":
         if not (isinstance(data, np.ndarray) and data.dtype.kind in "UO"):
@@ -47,7 +47,8 @@ def new_samples(data: Any, description: Description, source: object = None) -> N
         case "table":
             return _table(data if place is None else read_table(place), description, str(place or "the table"))
         case "text" if place is None or _is_text(place):
-            return _texts(data if place is None else read_texts(place, getattr(source, "columns", ())), description)
+            columns = source.named_columns() if isinstance(source, TextCsv) else ()
+            return _texts(data if place is None else read_texts(place, columns), description)
         case "images" if place is None or not _holds_arrays(place):
             files = _image_files(place) if place is not None else [Path(file) for file in _listed(data, "image files")]
             return _images(files, description, getattr(source, "size", 0))

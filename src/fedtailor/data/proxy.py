@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from fedtailor.data.client_data import Split
-from fedtailor.data.compact import as_type
+from fedtailor.data.encode import encoded_samples
 from fedtailor.data.federation import Federation
 from fedtailor.data.pool import Pool
 from fedtailor.data.task import CLASSES
@@ -38,7 +38,8 @@ def with_proxy(federation: Federation, pool: Pool) -> Federation:
             f"Proxy data is of classes, but the task is {federation.kind} and that of data.proxy {pool.kind}."
         )
     rows = np.flatnonzero(pool.y < federation.classes)
-    pixels, own, found = as_type(pool.x, "the proxy data"), tuple(federation.shape), tuple(pool.x.shape[1:])
+    pixels, own = encoded_samples(pool, federation.description), tuple(federation.shape)
+    found = tuple(pixels.shape[1:])
     images = len(own) == len(found) == 3 and own[0] == found[0] and pixels.dtype == np.uint8
     if found != own and not images:
         raise FedTailorError(

@@ -39,7 +39,7 @@ from fedtailor.learning.scoring import Score
 from fedtailor.methods import Method, methods
 from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.fitting import fitting_net
-from fedtailor.registry import build
+from fedtailor.registry import build, named
 
 V = TypeVar("V")
 
@@ -370,7 +370,7 @@ class Simulation:
 
     def __repr__(self) -> str:
         return (
-            f"Simulation: {self.method!r} on {len(self.everyone):,} clients, "
+            f"Simulation: {named(self.method)} on {len(self.everyone):,} clients, "
             f"round {self.round} of {self.last_round}{last_mean(self.metrics)}\n  {self.protocol!r}"
         )
 

@@ -13,9 +13,11 @@ import pytest
 from PIL import Image
 
 import fedtailor.data.sources  # noqa: F401
+from fedtailor.data.encode import described, encoded_samples
 from fedtailor.data.pool import Pool, sources
-from fedtailor.data.sources.table import table_pool
+from fedtailor.data.sources.table import Table, table_pool
 from fedtailor.errors import FedTailorError
+from fedtailor.registry import build
 
 FRAME = pd.DataFrame(
     {
@@ -42,10 +44,10 @@ def test_table(tmp_path: Path, kind: str) -> None:
         pytest.importorskip("pyarrow")
         FRAME.to_parquet(tmp_path / "t.parquet")
     pool = read(tmp_path, path=f"t.{kind}", label="ill", client="site", split="part")
-    numbers = FRAME[["age", "weight", "constant"]].to_numpy(float)
-    expected = (numbers - numbers.mean(0)) / np.where(numbers.std(0) > 0, numbers.std(0), 1)
-    assert np.allclose(pool.x, expected, atol=1e-6)
-    assert pool.x.dtype == np.float32
+    assert [(c.name, c.kind) for c in pool.columns] == [("age", "number"), ("weight", "number"), ("sex", "category")]
+    assert pool.x.tolist() == [[20, 50.5, 0], [30, 60, 1], [40, 70, 0], [70, 80, 1]]
+    assert pool.notes == ("Column 'constant' is left out: every row has the same value ('3').",)
+    assert pool.keep_split
     assert (pool.labels, pool.y.tolist()) == (("no", "yes"), [1, 0, 0, 1])
     assert pool.owners == ("Bonn", "Oslo", "Rome")
     assert pool.owner is not None
@@ -55,10 +57,12 @@ def test_table(tmp_path: Path, kind: str) -> None:
 
 
 def test_table_options() -> None:
-    pool = table_pool(FRAME, "ill", features=["sex", "age"], standardize=False)
-    assert pool.x.tolist() == [[1, 0, 20], [0, 1, 30], [1, 0, 40], [0, 1, 70]]
+    pool = table_pool(FRAME, Table(label="ill", features=("sex", "age"), standardize=False))
+    description = described(pool, np.arange(4))
+    plain = [[1, 0, 0, 0, 20], [0, 1, 0, 0, 30], [1, 0, 0, 0, 40], [0, 1, 0, 0, 70]]  # f, m, missing, unseen; age
+    assert encoded_samples(pool, description).tolist() == plain
     assert (pool.owner, pool.owners, pool.test) == (None, (), None)
-    numeric = table_pool(FRAME.assign(grade=[10, 9, 2, 10]), "grade", features=["age"])
+    numeric = table_pool(FRAME.assign(grade=[10, 9, 2, 10]), Table(label="grade", features=("age",)))
     assert (numeric.labels, numeric.y.tolist()) == (("2", "9", "10"), [2, 1, 0, 2])
 
 
@@ -71,8 +75,10 @@ def test_table_options() -> None:
         (FRAME, {"features": ["ill"]}, "cannot be a feature"),
         (FRAME, {"split": "sex"}, "column 'sex' must say train or test"),
         (FRAME.iloc[:0], {}, "no rows"),
-        (FRAME[["ill", "sex"]], {}, "no column of numbers"),
-        (FRAME.assign(age=[1, None, 3, 4]), {}, "column 'age' has 1 missing values, the first in row 2"),
+        (FRAME[["ill", "constant"]], {}, "no column to learn from. Column 'constant' is left out"),
+        (FRAME, {"ignore": ["hight"]}, "no column 'hight'"),
+        (FRAME, {"weight": "sex"}, "column 'sex' must hold the weights"),
+        (FRAME, {"time": "sex"}, "column 'sex' holds no numbers and no dates"),
         (FRAME.assign(ill=["a", None, "b", None]), {}, "column 'ill' has 2 missing"),
         (FRAME.assign(site=["a", None, "b", "c"]), {"client": "site"}, "column 'site' has 1 missing"),
         (FRAME.assign(age=[1, np.inf, 3, 4]), {}, "column 'age' has infinite"),
@@ -80,7 +86,7 @@ def test_table_options() -> None:
 )
 def test_bad_tables(frame: pd.DataFrame, options: dict[str, Any], says: str) -> None:
     with pytest.raises(FedTailorError, match=rf"(?s){says}"):
-        table_pool(frame, **{"label": "ill", **options}, origin="t.csv")
+        table_pool(frame, build(Table, {"label": "ill", **options}), "t.csv")
 
 
 DAMAGED = [("t.csv", b""), ("t.csv", b"a,b\n1,2\n1,2,3\n"), ("t.csv", b"\xff\xfe\x00\x01"), ("t.parquet", b"PAR1")]
@@ -164,8 +170,9 @@ def test_hub_texts(hub: SimpleNamespace, tmp_path: Path) -> None:
         "validation": Part({"text": ["c a"], "label": ["x"]}),
     }
     pool = read(tmp_path, "hub", dataset="some/texts", text="text", length=3)
-    assert pool.x.tolist() == [[2, 2, 3], [3, 2, 0], [1, 3, 0]]
-    assert (pool.y.tolist(), pool.labels, pool.vocabulary) == ([0, 1, 0], ("x", "y"), 4)
+    description = described(pool, np.array([0, 1]))
+    assert encoded_samples(pool, description).tolist() == [[2, 2, 3], [3, 2, 0], [1, 3, 0]]
+    assert (pool.y.tolist(), pool.labels, description.vocabulary) == ([0, 1, 0], ("x", "y"), 4)
     assert pool.test is not None
     assert pool.test.tolist() == [False, False, True]
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import fedtailor.data.sources  # noqa: F401
+from fedtailor.data.description import Description
+from fedtailor.data.encode import described, encoded_samples
 from fedtailor.data.pool import Pool, sources
-from fedtailor.data.sources.text import tokens, vocabulary_of
+from fedtailor.data.sources.text import text_pool, tokens
 from fedtailor.errors import FedTailorError
 
 TRAIN = '"1","A cat","sat, on a mat."\n"4","Dogs","say ""woof""; a dog\'s life!"\n"2","","A\nline <br />break"\n'
@@ -35,10 +37,25 @@ def test_tokens() -> None:
     assert tokens(" \t\n") == []
 
 
-def test_vocabulary() -> None:
-    documents = [["b", "a", "b"], ["c", "a", "b"], ["d"]]
-    assert vocabulary_of(documents, 100) == {"b": 2, "a": 3, "c": 4, "d": 5}
-    assert vocabulary_of(documents, 4) == {"b": 2, "a": 3}
+def fitted(pool: Pool) -> tuple[np.ndarray, Description]:
+    """What a net reads if the official test part is the test part."""
+    rows = np.arange(len(pool)) if pool.test is None else np.flatnonzero(~pool.test)
+    description = described(pool, rows)
+    return encoded_samples(pool, description), description
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(100, ("b", "a", "c", "d")), (4, ("b", "a"))])
+def test_the_most_frequent_tokens_are_kept(limit: int, kept: tuple[str, ...]) -> None:
+    pool = text_pool(["b a b", "c a b", "d", "e e e"], np.array([0, 1, 0, 1]), ("x", "y"), None, 3, limit)
+    description = described(pool, np.arange(3))
+    assert (description.tokens, description.vocabulary) == (kept, len(kept) + 2)
+    assert encoded_samples(pool, description)[3].tolist() == [1, 1, 1]  # "e" is in no training row
+
+
+def test_a_token_that_no_file_can_hold_is_unknown() -> None:
+    pool = text_pool([f"a {'z' * 201} \x07"], np.array([0]), ("x",), None, 3, 100)
+    assert pool.tokens == ("a",)
+    assert pool.x.tolist() == [[2, 1, 1]]
 
 
 def test_agnews(tmp_path: Path) -> None:
@@ -54,21 +71,25 @@ def test_agnews(tmp_path: Path) -> None:
     for row, document in enumerate(words):
         for column, word in enumerate(document[:12]):
             expected[row, column] = ranked.index(word) + 2 if word in ranked else 1
-    assert np.array_equal(pool.x, expected)
-    assert pool.x.dtype == np.int32
+    x, description = fitted(pool)
+    assert np.array_equal(x, expected)
+    assert x.dtype == np.int32
     assert pool.y.tolist() == [0, 3, 1, 2]
     assert pool.test is not None
     assert pool.test.tolist() == [False, False, False, True]
-    assert (pool.classes, pool.vocabulary) == (4, len(ranked) + 2)
-    assert pool.x.max() < pool.vocabulary
+    assert (pool.classes, description.vocabulary) == (4, len(ranked) + 2)
+    assert x.max() < description.vocabulary
 
 
 def test_length_and_cap(tmp_path: Path) -> None:
     write(tmp_path)
-    whole, cut, capped = read(tmp_path), read(tmp_path, length=3), read(tmp_path, vocabulary=4)
-    assert np.array_equal(cut.x, whole.x[:, :3])
-    assert capped.vocabulary == 4
-    assert np.array_equal(capped.x, np.where(whole.x > 3, 1, whole.x))
+    whole, cut = read(tmp_path), read(tmp_path, length=3)
+    words = [[pool.tokens[i - 2] for i in pool.x[:, :3].ravel()] for pool in (cut, whole)]
+    assert words[0] == words[1]
+    assert cut.x.shape == (4, 3)
+    (x, _), (capped, description) = fitted(whole), fitted(read(tmp_path, vocabulary=4))
+    assert description.vocabulary == 4
+    assert np.array_equal(capped, np.where(x > 3, 1, x))
     assert read(tmp_path).x.shape == (4, 200)
 
 
@@ -107,7 +128,7 @@ def test_own_file_with_a_header(tmp_path: Path) -> None:
     pool = read(tmp_path, "text-csv", path="own.csv", columns=["mood", "said"], length=2)
     assert pool.labels == ("angry", "glad")
     assert pool.y.tolist() == [1, 0, 1]
-    assert pool.x.tolist() == [[2, 5], [4, 3], [2, 0]]
+    assert fitted(pool)[0].tolist() == [[2, 5], [4, 3], [2, 0]]
     assert pool.test is None
     with pytest.raises(FedTailorError, match=r"own\.csv has no column 'text'.*id, said, mood"):
         read(tmp_path, "text-csv", path="own.csv", columns=["mood", "text"])
@@ -125,3 +146,43 @@ def test_own_folder_without_a_header(tmp_path: Path) -> None:
     (tmp_path / "ag_news_csv" / "test.csv").unlink()
     with pytest.raises(FedTailorError, match=r"test\.csv cannot be read"):
         read(tmp_path, "text-csv", path="ag_news_csv")
+
+
+REVIEWS = "author,title,body,stars\nann,Good,I like it,5\nbob,Bad,no,1\nann,Fine,quite good,5\ncy,Odd,what is it,1\n"
+
+
+def test_columns_by_name_and_a_column_of_clients(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text(REVIEWS)
+    named = {"path": "own.csv", "label": "stars", "text": "title,body"}
+    pool = read(tmp_path, "text-csv", **named, client="author", length=4)
+    assert pool.labels == ("1", "5")
+    assert pool.y.tolist() == [1, 0, 1, 0]
+    assert pool.owners == ("ann", "bob", "cy")
+    assert pool.owner is not None
+    assert pool.owner.tolist() == [0, 1, 0, 2]
+    short = read(tmp_path, "text-csv", path="own.csv", columns=["stars", "title", "body"], length=4)
+    assert np.array_equal(pool.x, short.x)
+    assert short.owner is None
+    assert read(tmp_path, "text-csv", **{**named, "text": "body"}, length=4).x.tolist() != short.x.tolist()
+    assert sources.build("text-csv", {**named, "client": "author"}).fitting_partition == "natural"
+    assert sources.build("text-csv", named).fitting_partition == "dirichlet"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"label": "stars"}, "Name the columns together"),
+        ({"text": "body"}, "Name the columns together"),
+        ({"client": "author"}, "Name the columns together"),
+        ({"label": "stars", "text": "body", "columns": "stars,body"}, "give the one or the other"),
+        (
+            {"label": "star", "text": "body"},
+            r"own\.csv has no column 'star'. Did you mean 'stars'\? Its first line names: author",
+        ),
+        ({"label": "stars", "text": "body", "client": "author"}, r"own\.csv, line 6: the column 'author' is empty"),
+    ],
+)
+def test_columns_that_are_not_there_are_told(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+    (tmp_path / "own.csv").write_text(f"{REVIEWS},Who,nobody,1\n")
+    with pytest.raises(FedTailorError, match=says):
+        read(tmp_path, "text-csv", path="own.csv", **options)
