@@ -26,6 +26,8 @@ COMMANDS = (
     "show",
     "report",
     "watch",
+    "predict",
+    "export",
     "onboard",
     "options",
     "methods",

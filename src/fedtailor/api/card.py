@@ -134,14 +134,17 @@ def listed(files: Sequence[str]) -> str:
 
 
 def _what(saved: SavedModels, model: Personal) -> str:
-    config, method = saved.config, saved.config.method
-    label = f" `{escape_markdown(model.description.label)}`" if model.description.label else ""
+    config, method, said = saved.config, saved.config.method, model.description
+    label = f" {escape_markdown(said.label)}" if said.label else ""
+    source = {"table": "tables", "text": "texts"}.get(said.source, said.source)
     paper = f" ({escape_markdown(method.paper)}, {method.year})" if method.paper else ""
     count = sum(parameter.numel() for parameter in model.module.parameters())
+    records = saved.folder.records()
+    rounds = records[-1]["round"] if records else config.settings.rounds
     return (
-        f"A {model.description.kind} model that predicts{label} from {model.description.source}: the net "
-        f"`{escape_markdown(config.net.name)}` with {count:,} parameters, trained with the method `{escape_markdown(method.name)}`{paper} "
-        f"in {config.settings.rounds} rounds of personalized federated learning (seed {config.settings.seed})."
+        f"A {said.kind} model that predicts{label} from {source}: the net {escape_markdown(config.net.name)} with {count:,} parameters, "
+        f"trained with the method {escape_markdown(method.name)}{paper} in {rounds} rounds of personalized federated learning "
+        f"(seed {config.settings.seed})."
     )
 
 
