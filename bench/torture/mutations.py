@@ -477,7 +477,7 @@ def description(rng: Random, plain: dict[str, Any]) -> RecordDict:
 
 def _lie(rng: Random, plain: dict[str, Any]) -> None:
     """Falsify a field of a site's description, of its data, or of one of its columns."""
-    data = plain.get("data")
+    data: Any = plain.get("data")
     columns = data.get("columns") if isinstance(data, dict) else None
     within: list[tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = [(plain, LIES)]
     if isinstance(data, dict):

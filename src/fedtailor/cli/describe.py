@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedtailor.cli.arguments import Words, config_file, console
 from fedtailor.cli.starting import importing
 from fedtailor.errors import FedTailorError
+
+if TYPE_CHECKING:
+    from fedtailor.data.description import Column
 
 File = Annotated[Path, typer.Option("--out", "-o", help="file for the description")]
 
@@ -43,7 +46,7 @@ def refuse_existing(path: Path) -> None:
         raise FedTailorError(f"'{path}' is there already. Move it away, or choose another file.")
 
 
-def _told(column) -> str:
+def _told(column: Column) -> str:
     if column.kind == "category":
         return f"category, {len(column.values)} values"
     return f"number, mean {column.mean:g}, deviation {column.std:g}" + ", may be missing" * column.indicator

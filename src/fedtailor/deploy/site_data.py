@@ -50,7 +50,8 @@ def site_data(place: SiteFolder, config: Config, sent: Any) -> Federation:
         _check(place, description, own.description)
         if _essence(own.description) == _essence(description):
             return replace(own, description=description)
-        learned, own = own.description, None  # its samples are read again
+        learned = own.description
+        del own  # its samples are read again
         data = _read(place, config, description)
     _warn(learned, data)
     return data
