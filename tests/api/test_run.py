@@ -249,7 +249,7 @@ def test_a_run_with_a_metric_of_ones_own_is_loaded_and_resumed_with_it(named, tm
         ft.run(named, "fedavg", net="mlp", out=tmp_path / "a", callbacks=[once], checkpoint_every=1, **options)
     run = ft.load(tmp_path / "a", federation=named)
     assert "interrupted" in repr(run)
-    with pytest.raises(ft.FedTailorError, match="is a function in Python"):
+    with pytest.raises(ft.FedTailorError, match="is a Python function"):
         run.resume(callbacks=[])
     run.resume(metrics=[squared_error], callbacks=[])
     column = "squared_error_mean"
