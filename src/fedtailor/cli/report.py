@@ -68,7 +68,7 @@ def show(
             steps, values = result.curve()
             about = f"mean {result.metric.title} of clients, rounds {steps[0]} to {steps[-1]}"
             console.print(f"\n{result.method}, seed {result.seed}: {about}")
-            console.print(curve(values, width=max(20, min(70, console.width - 14)), metric=result.metric))
+            console.print(curve(values, result.metric, width=max(20, min(70, console.width - 14))))
         for result in runs:
             if not result.finished:
                 who = "This run" if len(material.results) == 1 else f"The run in '{result.path}'"

@@ -35,8 +35,7 @@ def reproduce(
     where it was interrupted. Every output says what was scaled down.
     """
     with importing():
-        from fedtailor.cli.reproduction import Reproduction
-        from fedtailor.report.reproduction import listing
+        from fedtailor.cli.reproduction import Reproduction, listing
     if show_list or name is None:
         console.print(listing())
         return
