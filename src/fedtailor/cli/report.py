@@ -118,8 +118,12 @@ def report(
         from fedtailor.report.material import load_material
         from fedtailor.report.page import page
         from fedtailor.report.sections import sections
-    material = load_material(runs, baseline, metric)
     form = form or ENDINGS.get(out.suffix if out else "", Format.html)
+    console.stderr = True  # a table that is piped into a file holds no warnings
+    try:
+        material = load_material(runs, baseline, metric)
+    finally:
+        console.stderr = False
     if form is Format.html:
         given = {"--out": out, "--baseline": baseline, "--metric": metric}
         out = out or runs[0] / "report.html"
