@@ -35,7 +35,8 @@ def reproduce(
     where it was interrupted. Every output says what was scaled down.
     """
     with importing():
-        from fedtailor.cli.reproduction import Reproduction, listing
+        from fedtailor.cli.reproduction import Reproduction
+        from fedtailor.report.reproduction import listing
     if show_list or name is None:
         console.print(listing())
         return

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from fedtailor.errors import FedTailorError
@@ -17,13 +16,12 @@ from fedtailor.files import make_folder
 from fedtailor.papers.comparison import Comparison, comparison_of
 from fedtailor.papers.estimate import Estimate, estimate
 from fedtailor.papers.grid import Grid, Progress, carry_out, slug
-from fedtailor.papers.presets import Preset, find, presets
+from fedtailor.papers.presets import Preset, find
 from fedtailor.papers.reproduction import FULL
 from fedtailor.papers.scale import Scale
 from fedtailor.report.figures import draw_figures
 from fedtailor.report.progress import GridProgress
-from fedtailor.report.reproduction import column_sheets, write_tables
-from fedtailor.report.sheets import as_rich
+from fedtailor.report.reproduction import column_tables, write_tables
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,8 @@ class Reproduction:
 
     @staticmethod
     def show(comparison: Comparison, console: Console) -> None:
-        for sheet in column_sheets(comparison.reproduction):
-            console.print(as_rich(sheet))
+        for table in column_tables(comparison):
+            console.print(table)
         for reason, where in comparison.reproduction.gaps.items():
             console.print(Text(f"Gap: {', '.join(where)}\n  {reason}", style="yellow"))
 
@@ -117,20 +115,6 @@ class Reproduction:
 
     def _with_hint(self, reason: str) -> str:
         return " ".join([reason, *(text for name, text in self.preset.hints.items() if name in reason)])
-
-
-def listing() -> Table:
-    """List all tables and figures with their titles and sizes."""
-    table = Table("name", "title", "cells", "data sets", box=None, pad_edge=False)
-    for preset in presets().values():
-        table.add_row(preset.name, preset.title, str(len(preset.cells)), ", ".join(data_sets(preset)))
-    return table
-
-
-def data_sets(preset: Preset) -> list[str]:
-    words = (word for cell in preset.cells for part in cell.parts for word in part.words)
-    named = {word.partition("=")[2] for word in words if word.startswith(("data=", "data.path=", "data.proxy="))}
-    return sorted(named - {"folder"})
 
 
 def readable_time(seconds: float) -> str:

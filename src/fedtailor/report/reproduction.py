@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from rich.table import Table
 
 from fedtailor.files import replace_text
 from fedtailor.papers.comparison import Comparison
+from fedtailor.papers.presets import Preset, presets
 from fedtailor.papers.reproduction import FILE, FULL, ReproducedCell, Reproduction, ranks
 from fedtailor.report.charts import Chart, Curve, Points
-from fedtailor.report.sheets import Sheet, as_markdown, escape_markdown
+from fedtailor.report.sheets import Sheet, as_markdown, as_rich, escape_markdown
 from fedtailor.report.tables import write_csv
 
 HEADER = ("method", "measured", "published", "difference", "rank", "published rank")
@@ -20,11 +22,30 @@ FIELDS = (
 )
 
 
+def listing() -> Table:
+    """List all tables and figures with their titles and sizes."""
+    table = Table("name", "title", "cells", "data sets", box=None, pad_edge=False)
+    for preset in presets().values():
+        table.add_row(preset.name, preset.title, str(len(preset.cells)), ", ".join(data_sets(preset)))
+    return table
+
+
+def data_sets(preset: Preset) -> list[str]:
+    words = (word for cell in preset.cells for part in cell.parts for word in part.words)
+    named = {word.partition("=")[2] for word in words if word.startswith(("data=", "data.path=", "data.proxy="))}
+    return sorted(named - {"folder"})
+
+
 def write_tables(comparison: Comparison, out: Path) -> None:
     found = comparison.reproduction
     replace_text(out / "table.md", reproduction_markdown(found))
     replace_text(out / "table.csv", reproduction_csv(found))
     replace_text(out / FILE, found.model_dump_json(indent=1))
+
+
+def column_tables(comparison: Comparison) -> list[Table]:
+    """One table per column, for the terminal."""
+    return [as_rich(sheet) for sheet in column_sheets(comparison.reproduction)]
 
 
 def column_sheets(found: Reproduction) -> list[Sheet]:
