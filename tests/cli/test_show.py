@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -75,3 +76,15 @@ def test_a_run_killed_under_way_is_shown_as_interrupted(tmp_path):
     said = show(tmp_path / "a")
     assert "This run is interrupted after round" in said
     assert "Carry on with: fedtailor run --resume" in said
+
+
+def test_a_printed_table_holds_no_warnings(make_run):
+    run = make_run("a")
+    status = json.loads((run / "status.json").read_text())
+    marks = {"metrics.jsonl": {"bytes": 1, "sha256": "0" * 64}}
+    (run / "status.json").write_text(json.dumps(status | {"files": marks}))
+    words = [sys.executable, "-m", "fedtailor", "report", str(run), "--format", "md"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("### digits")
+    assert "WARNING" not in done.stdout
+    assert "edited or damaged" in " ".join(done.stderr.split())

@@ -135,6 +135,14 @@ def test_the_table_fits_a_terminal_and_is_in_python_too(study):
     assert list(Results(study).clients()["client"]) == ["Ulm", "Bonn", "Köln"]
 
 
+def test_a_long_name_leaves_room_for_the_numbers(make_run):
+    run = make_run("a", clients=[0.5, 0.75], names=["University_Hospital_" * 5, "=1+1"], tested=(8, 8))
+    console = Console(width=80, file=io.StringIO())
+    console.print(as_rich(clients_of(run)[0].sheet()))
+    assert "50.0 [22,78]" in console.file.getvalue()
+    assert "75.0 [41,93]" in console.file.getvalue()
+
+
 def test_the_page_has_the_table_the_picture_and_the_other_methods_folded(study):
     section = next(s for s in sections(load_material([study]), "x") if s.id == "f0-gains")
     assert [sheet.title for sheet in section.sheets] == ["Clients: fedrep against local"]

@@ -68,7 +68,7 @@ def show(
             steps, values = result.curve()
             about = f"mean {result.metric.title} of clients, rounds {steps[0]} to {steps[-1]}"
             console.print(f"\n{result.method}, seed {result.seed}: {about}")
-            console.print(curve(values, width=max(20, min(70, console.width - 14)), metric=result.metric))
+            console.print(curve(values, result.metric, width=max(20, min(70, console.width - 14))))
         for result in runs:
             if not result.finished:
                 who = "This run" if len(material.results) == 1 else f"The run in '{result.path}'"
@@ -118,8 +118,12 @@ def report(
         from fedtailor.report.material import load_material
         from fedtailor.report.page import page
         from fedtailor.report.sections import sections
-    material = load_material(runs, baseline, metric)
     form = form or ENDINGS.get(out.suffix if out else "", Format.html)
+    console.stderr = True  # a table that is piped into a file holds no warnings
+    try:
+        material = load_material(runs, baseline, metric)
+    finally:
+        console.stderr = False
     if form is Format.html:
         given = {"--out": out, "--baseline": baseline, "--metric": metric}
         out = out or runs[0] / "report.html"

@@ -126,10 +126,10 @@ def strips(groups: Groups, metric: Headline) -> Chart:
 
 def label_heat(labels: Labels) -> Chart:
     """Chart the training samples of each class (rows) per client (columns); cells without samples stay blank."""
-    shown = evenly(len(labels.counts))
+    shown = np.arange(0, len(labels.counts), max(1, -(-len(labels.counts) // MOST_COLUMNS)))
     counts = labels.counts[shown].T.astype(float)
     counts[counts == 0] = np.nan
-    heat = Heat(counts, [labels.clients[i] for i in shown], "samples", by_root=True)
+    heat = Heat(counts, [labels.clients[i] for i in shown.tolist()], "samples", by_root=True)
     return Chart("client", "class", [heat], labels.labels)
 
 
@@ -163,8 +163,3 @@ def of_one_seed(groups: Groups) -> tuple[dict[str, Result], int]:
     """Return the runs of the seed that most methods have, and the seed: clients differ between seeds."""
     seed = Counter(s for runs in groups.values() for s in {r.seed for r in runs}).most_common(1)[0][0]
     return {name: r for name, runs in groups.items() for r in runs if r.seed == seed}, seed
-
-
-def evenly(count: int) -> np.ndarray:
-    """Return the numbers of all clients, or an even selection of many."""
-    return np.arange(0, count, max(1, -(-count // MOST_COLUMNS)))

@@ -109,7 +109,7 @@ def _clients(mark: str, clients: Sequence[Clients], scale: Sequence[tuple[str, s
     """Show each client under the best method, with the other methods' tables folded."""
     sheets = [one.sheet() for one in clients]
     shown = 1 if len(sheets[0].rows) <= FEW_ROWS else 0
-    title = sheets[0].title.replace("Clients", "Who gains and who loses" if clients[0].alone else "Each client")
+    title = sheets[0].title.replace("Clients", "Who gains and who loses" if clients[0].alone else "Each client", 1)
     drawn = [plotly_chart(clients[0].chart())]
     return Section(mark, title, scale, sheets[:shown], sheets[shown:], charts=drawn, level=3)
 
@@ -118,11 +118,8 @@ def _charts(groups: dict[str, list[Result]], metric: Headline) -> dict[str, tupl
     """Return heading, text beyond that of text.html, and charts of each section below a comparison."""
     one, seed = charts.of_one_seed(groups)
     labels = next((r.labels for r in one.values() if r.labels), None)
-    some = (
-        f" Up to {charts.MOST_COLUMNS:,} clients are shown, evenly chosen."
-        if labels and len(labels.counts) > charts.MOST_COLUMNS
-        else ""
-    )
+    many = labels and len(labels.counts) > charts.MOST_COLUMNS
+    some = f" Up to {charts.MOST_COLUMNS:,} clients are shown, evenly chosen." if many else ""
     better = "lower" if metric.lower_is_better else "higher"
     fairness: dict[str, Statistic] = {
         metric.axis("worst decile") + f", {better} is fairer": "worst",

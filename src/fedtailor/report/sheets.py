@@ -72,7 +72,7 @@ def as_rich(sheet: Sheet) -> Table:
     for k, name in enumerate(sheet.header):
         table.add_column(Text(name), justify="left" if k < sheet.left else "right", no_wrap=k == 0)
     for name, *cells in sheet.rows:
-        lines = fill(printable(name), WIDEST, break_long_words=False, break_on_hyphens=False)
+        lines = fill(printable(name), WIDEST, break_on_hyphens=False)
         table.add_row(Text(lines), *(Text(printable(c), "bold" if isinstance(c, Best) else "") for c in cells))
     return table
 
