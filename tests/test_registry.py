@@ -61,7 +61,7 @@ class Wide:
     [
         *({"rate": float(x)} for x in ("nan", "inf", "-inf", "1e13")),
         *({"count": n} for n in (10**13, -(10**400), 10**5000, True, float("nan"), "nan", {}, [])),
-        *({"widths": w} for w in ([0], [1, 10], [float("inf")], 5, "5")),
+        *({"widths": w} for w in ([0], [1, 10], [float("inf")], 50, True, "x", "4,x", {})),
         *({"name": n} for n in ("a" * 5000, "a\0", "\ud800", 5)),
     ],
 )
@@ -79,3 +79,60 @@ def test_a_name_that_is_no_text_is_refused():
             things.build(name, {})
     with pytest.raises(FedTailorError, match="does not exist"):
         things.find("a" * 3000 + ".py")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A thing with lists."""
+
+    widths: tuple[int, ...] = option((1,), "how wide each")
+    names: tuple[str, ...] = option((), "what they are called")
+    share: float | tuple[float, float] = option(1.0, "one, or from and to")
+    weights: Literal["none", "balanced"] | tuple[float, ...] = option("none", "how much each counts")
+
+
+@pytest.mark.parametrize(
+    ("key", "typed", "expected"),
+    [
+        *(("widths", typed, (128,)) for typed in (128, "128", "[128]", [128], (128,))),
+        *(("widths", typed, (128, 64)) for typed in ("128,64", "128, 64", "[128, 64]", [128, 64])),
+        ("widths", [], ()),
+        *(("names", typed, ("sex", "age")) for typed in ("sex,age", "[sex, age]", "['sex', \"age\"]", ["sex", "age"])),
+        *(("names", typed, ("2020",)) for typed in (2020, "2020", [2020])),
+        *(("share", typed, (0.1, 1.0)) for typed in ("0.1,1", "[0.1, 1]", [0.1, 1])),
+        ("share", 0.5, 0.5),
+        *(("weights", typed, (1.0, 2.0)) for typed in ("1,2", [1, 2])),
+        ("weights", "balanced", "balanced"),
+    ],
+)
+def test_lists_are_taken_as_a_person_types_them(key, typed, expected):
+    assert getattr(build(Listed, {key: typed}), key) == expected
+
+
+def test_types_are_named_in_words():
+    assert [o.type for o in options(Listed)] == [
+        "list of int",
+        "list of str",
+        "float | [float, float]",
+        "none | balanced | list of float",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("x = 1\nclass A(:", "'mine.py' cannot be imported: line 2: SyntaxError: invalid syntax."),
+        (
+            "import fedtailor\n\nfedtailor.nothing",
+            "line 3: AttributeError: module 'fedtailor' has no attribute 'nothing'.",
+        ),
+        ("import no_such_package", "line 1: ModuleNotFoundError: No module named 'no_such_package'."),
+        ("x = 1", "must register exactly one net (it registers 0): decorate one class, such as with @ft.nets.register"),
+    ],
+)
+def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_line(code, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(code)
+    with pytest.raises(FedTailorError) as error:
+        Registry("net").find("mine.py")
+    assert said in str(error.value)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class FedTailorError(Exception):
     """A mistake that the user can fix: a misspelled key, a missing file, an impossible request."""
 
 
-def nearest(word: str, allowed: Iterable[str]) -> str:
-    """Return ' Did you mean …?' if an allowed word is close to `word`, else an empty string."""
+def nearest(word: str, allowed: Iterable[str], names: Mapping[str, str] | None = None) -> str:
+    """Return ' Did you mean …?' if an allowed word is close to `word`, else an empty string; `names` replace aliases among the words."""
     close = difflib.get_close_matches(word.lower(), list(allowed), n=1, cutoff=0.5)
-    return f" Did you mean '{close[0]}'?" if close else ""
+    return f" Did you mean '{(names or {}).get(close[0], close[0])}'?" if close else ""

@@ -17,12 +17,12 @@ DEFAULTS = {"GB": 4, "CLASSES": 100_000, "TOKENS": 1_000_000}
 def limit(kind: str) -> int:
     """Return the limit of a kind: FEDTAILOR_MAX_<kind> if set, else the default."""
     variable = f"FEDTAILOR_MAX_{kind}"
-    said = os.environ.get(variable, "")
-    if not said:
+    value = os.environ.get(variable, "")
+    if not value:
         return DEFAULTS[kind]
-    if not said.isdecimal() or not 0 < len(said) < 16 or int(said) == 0:
-        raise FedTailorError(f"{variable}={said!r} is not a limit: expected a whole number of at least 1.")
-    return int(said)
+    if not value.isdecimal() or not 0 < len(value) < 16 or int(value) == 0:
+        raise FedTailorError(f"{variable}={value!r} is not a limit: expected a whole number of at least 1.")
+    return int(value)
 
 
 def limit_bytes() -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fedtailor.methods import Method
 
-TRAINED = "from how they changed, much of the gradients, and from these guesses at labels, at single samples, and at who was in the data"
-MEANS = "the mean features of each class: what its typical sample looks like to the net, which can be inverted by who knows the net"
+TRAINED = "their change reveals much of the gradients, from which labels, single samples and who was in the data can be guessed"
+MEANS = "the mean features of each class: how the net sees its typical sample, which can be reconstructed with knowledge of the net"
 
 LEARNT = {
     "model": f"all weights as the client trained them: {TRAINED}; it can also use the model itself",
@@ -16,11 +16,11 @@ LEARNT = {
     "squares": "the mean squared features of each class: how much the client's samples of a class vary",
     "counts": "how many samples of each class the client has",
     "classes": "which classes the client has",
-    "labels": "which classes the client has, or the share of each",
-    "h": "the mean features of each class times its share: the shares of the classes, and the means again",
+    "labels": "which classes the client has, or the proportion of each",
+    "h": "the mean features of each class times its proportion: reveals the proportions, and the means again",
     "variance": "one number: how much the client's features vary",
     "fisher": "one number: how sensitive the client's loss is to its weights",
-    "gains": "how much better or worse than its own model other clients' models do on the client's samples: whom it resembles",
+    "gains": "how much better or worse than its own model other clients' models are on the client's samples: which clients are similar",
     "alpha": "one number: how much of the shared head suits the client",
     "mixed_means": "class means of features, mixed with the shared ones",
     "mixed_covariance": "how the client's features vary together, mixed with the shared covariance",

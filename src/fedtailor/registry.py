@@ -11,10 +11,12 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pydantic
 
@@ -61,14 +63,19 @@ def options(cls: type) -> list[Option]:
     ]
 
 
-def build(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
-    """Make an instance of `cls` from untrusted values; the error for a bad key or value says what is allowed."""
+def build(cls: type[T], values: Mapping[str, Any], where: str = "", also: Iterable[str] = ()) -> T:
+    """Make an instance of `cls` from untrusted values; the error for a bad key or value says what is allowed.
+
+    `also` are keys that are allowed in the same place and read elsewhere.
+    """
     known = {f.name: f for f in _fields(cls)}
     prefix = f"{where}." if where else ""
     for key in values:
         if key not in known:
-            allowed = ", ".join(known) or "none"
-            raise FedTailorError(f"Unknown key '{prefix}{key}'.{nearest(key, known)} Allowed: {allowed}.")
+            allowed = [*known, *also]
+            raise FedTailorError(
+                f"Unknown key '{prefix}{key}'.{nearest(key, allowed)} Allowed: {', '.join(allowed) or 'none'}."
+            )
     return cls(**{key: _checked(cls, known[key], value, prefix + key) for key, value in values.items()})
 
 
@@ -84,9 +91,18 @@ def check(instance: Any, where: str = "") -> None:
 
 def differing(instance: Any) -> str:
     """Return the repr of an instance with only the options that differ from their defaults."""
+    return f"{type(instance).__name__}({_differences(instance)})"
+
+
+def named(instance: Any) -> str:
+    """Return an instance by its registered name, with the options that differ from their defaults: fedrep (head_epochs=5)."""
+    options = _differences(instance)
+    return f"{instance.name} ({options})" if options else instance.name
+
+
+def _differences(instance: Any) -> str:
     given = {f.name: getattr(instance, f.name) for f in _fields(type(instance))}
-    shown = [f"{f.name}={given[f.name]!r}" for f in _fields(type(instance)) if given[f.name] != _default(f)]
-    return f"{type(instance).__name__}({', '.join(shown)})"
+    return ", ".join(f"{f.name}={given[f.name]!r}" for f in _fields(type(instance)) if given[f.name] != _default(f))
 
 
 @cache
@@ -103,10 +119,8 @@ def _adapter(cls: type, name: str) -> pydantic.TypeAdapter[Any]:
 
 def _checked(cls: type, field: dataclasses.Field, value: Any, key: str) -> Any:
     hint = get_type_hints(cls)[field.name]
-    if isinstance(value, str) and _takes_words(hint):  # metrics=auroc,log_loss
-        value = [word.strip() for word in value.split(",") if word.strip()]
     try:
-        checked = _adapter(cls, field.name).validate_python(value)
+        checked = _adapter(cls, field.name).validate_python(_listed(value, hint))
         if isinstance(value, bool) and not isinstance(checked, bool):
             raise ValueError("not true or false")
         _refuse_absurd(checked, field)
@@ -121,10 +135,24 @@ def _checked(cls: type, field: dataclasses.Field, value: Any, key: str) -> Any:
         ) from None
 
 
-def _takes_words(hint: Any) -> bool:
-    """Return whether an option is a tuple of texts, which may be given as one text with commas."""
-    entry = get_args(hint)[0] if get_origin(hint) is tuple else None
-    return entry is str or str in get_args(entry)
+def _listed(value: Any, hint: Any) -> Any:
+    """Return a list as a person types it (128,64 or [a, b] without quotes, or one entry alone) as a list, anything else as it is."""
+    kinds = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is tuple]
+    if not kinds:
+        return value
+    only = kinds[0] is hint  # and not a number or a word as well
+    if isinstance(value, str):
+        text = value.strip()
+        bracketed = text[:1] == "[" and text[-1:] == "]"
+        if not (only or bracketed or "," in text):
+            return value
+        words = (text[1:-1] if bracketed else text).split(",")
+        return [word.strip().strip("'\"") for word in words if word.strip()]
+    if only and not isinstance(value, Iterable | bool):
+        value = [value]
+    if isinstance(value, list) and get_args(kinds[0])[0] is str:  # TOML takes a column called 2020 for a number
+        return [str(entry) if type(entry) is int else entry for entry in value]
+    return value
 
 
 def _refuse_absurd(value: Any, field: dataclasses.Field) -> None:
@@ -158,13 +186,23 @@ def _default(field: dataclasses.Field) -> Any:
 
 
 def _type_name(hint: Any, field: dataclasses.Field) -> str:
-    if getattr(hint, "__origin__", None) is not None and "Literal" in str(hint.__origin__):
-        name = " | ".join(str(a) for a in hint.__args__)
-    else:
-        name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "").replace("NoneType", "none")
     signs = {"ge": "≥", "gt": ">", "le": "≤"}
     bounds = " and ".join(f"{signs[k]} {v:g}" for k, v in field.metadata.get("bounds", {}).items())
-    return f"{name} {bounds}" if bounds else name
+    return f"{_readable(hint)} {bounds}" if bounds else _readable(hint)
+
+
+def _readable(hint: Any) -> str:
+    """Return a type as a reader of the help knows it: list of int, sgd | adam, number or none."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return " | ".join(map(str, inner))
+    if origin in (Union, UnionType):
+        return " | ".join(map(_readable, inner))
+    if origin is tuple:
+        return f"list of {_readable(inner[0])}" if inner[-1] is ... else f"[{', '.join(map(_readable, inner))}]"
+    if origin is Callable or hint is Callable:
+        return "function"
+    return "none" if hint is NoneType else getattr(hint, "__name__", str(hint))
 
 
 class Registry(Generic[T]):
@@ -198,13 +236,14 @@ class Registry(Generic[T]):
             return self._from_file(Path(name))
         known = self.aliases.get(_plain(name))
         if known is None:
+            near = nearest(_plain(name), self.aliases, self.aliases)
             raise FedTailorError(
-                f"There is no {self.kind} {shortened(name)}.{nearest(_plain(name), self.aliases)} Known: {', '.join(sorted(self.classes))}."
+                f"There is no {self.kind} {shortened(name)}.{near} Known: {', '.join(sorted(self.classes))}."
             )
         return self.classes[known]
 
-    def build(self, name: Any, values: Mapping[str, Any], where: str | None = None) -> T:
-        return build(self.find(name), values, self.kind if where is None else where)
+    def build(self, name: Any, values: Mapping[str, Any], also: Iterable[str] = ()) -> T:
+        return build(self.find(name), values, self.kind, also)
 
     def _from_file(self, path: Path) -> type[T]:
         if not os.path.isfile(path):  # unlike Path.is_file, it accepts any text
@@ -216,12 +255,32 @@ class Registry(Generic[T]):
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise FedTailorError(
+                f"The {self.kind} file '{path}' cannot be imported: {_mistake(error, path)}"
+            ) from error
         added = [cls for name, cls in self.classes.items() if before.get(name) is not cls]
         if len(added) != 1:
-            raise FedTailorError(f"'{path}' must register exactly one {self.kind} (it registers {len(added)}).")
+            raise FedTailorError(
+                f"'{path}' must register exactly one {self.kind} (it registers {len(added)}): decorate one class, such as with "
+                '@ft.nets.register("name") for a net.'
+            )
         added[0].file = str(path.resolve())  # type: ignore[attr-defined]
         return added[0]
+
+
+def _mistake(error: Exception, path: Path) -> str:
+    """Return what went wrong in a user's file, and in which of its lines."""
+    if isinstance(error, FedTailorError):
+        return str(error)
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == os.path.abspath(path)
+    ]
+    line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
+    what = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{f'line {line}: ' if line else ''}{type(error).__name__}: {what}."
 
 
 def _plain(name: str) -> str:

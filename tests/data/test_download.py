@@ -123,6 +123,44 @@ def test_a_wrong_file_that_is_there_is_replaced(one_file: Server, tmp_path: Path
     assert (get("agnews", tmp_path, base_url=one_file.url) / "train.csv").read_bytes() == CONTENT
 
 
+def test_it_says_why_a_file_is_fetched_or_kept(one_file: Server, tmp_path: Path) -> None:
+    said: list[str] = []
+    file = tmp_path / "ag_news_csv" / "train.csv"
+    for before, name, why in (
+        (None, None, "train.csv is missing: it is fetched."),
+        (CONTENT, "train.csv", "train.csv is there already, with the official checksum: it is kept."),
+        (
+            CONTENT[:100],
+            "train.csv",
+            f"is there but its MD5 sum is {md5(CONTENT[:100])}, not the official {md5(CONTENT)}: it is",
+        ),
+        (
+            CONTENT[:1100],
+            "train.csv.part",
+            "is there in part (1,100 bytes, of an interrupted download): the rest is fetched.",
+        ),
+    ):
+        if before is not None:
+            file.unlink()
+            file.with_name(str(name)).write_bytes(before)
+        get("agnews", tmp_path, base_url=one_file.url, say=said.append)
+        assert why in said.pop()
+        assert file.read_bytes() == CONTENT
+    assert not said
+
+
+def test_it_says_that_an_unpacked_file_cannot_be_checked(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.files["images.gz"] = CONTENT
+    monkeypatch.setitem(OFFICIAL, "mnist", RemoteFile("mnist", (), {"images.gz": md5(CONTENT)}))
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "images").touch()
+    said: list[str] = []
+    get("mnist", tmp_path, base_url=server.url, say=said.append)
+    assert said[0].startswith("images.gz is missing (images is there unpacked, but only the packed file has")
+
+
 @pytest.mark.parametrize("ranges", [True, False])
 def test_continued(one_file: Server, tmp_path: Path, ranges: bool) -> None:
     one_file.ranges = ranges
@@ -193,7 +231,9 @@ def test_archive(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     folder = get("cifar10", tmp_path, base_url=server.url)
     assert (folder / "deep" / "b.bin").read_bytes() == b"22"
     assert list(tmp_path.iterdir()) == [folder]  # neither the archive nor scratch folders stay
-    get("cifar10", tmp_path, base_url=server.url)
+    said: list[str] = []
+    get("cifar10", tmp_path, base_url=server.url, say=said.append)
+    assert said == [f"{folder} is there already: nothing is fetched. To fetch it again, delete it."]
     assert len(server.asked) == 1
 
 

@@ -100,3 +100,52 @@ def test_the_command(fedtailor, tmp_path):
     told = fedtailor("onboard", "run", "--data", "new.npz", "-o", "new.safetensors", cwd=tmp_path)
     assert "Accuracy on its" in told
     assert "fc.weight" in load_file(tmp_path / "new.safetensors")
+    assert "is there already" in fedtailor(
+        "onboard", "run", "--data", "new.npz", "-o", "new.safetensors", code=2, cwd=tmp_path
+    )
+    for name in ("newcomer.safetensors", "newcomer-2.safetensors"):
+        assert f"Model: {name}" in fedtailor("onboard", "run", "--data", "new.npz", cwd=tmp_path)
+        assert (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("hospitals", [("north", "south", "west"), (1, 2, 3)], ids=["names", "numbers"])
+def test_a_new_clients_table_needs_no_column_of_clients(fedtailor, tmp_path, hospitals):
+    rng = np.random.default_rng(0)
+    rows = [f"{hospitals[i % 3]},{rng.normal():.3f},{rng.normal():.3f},{i % 2}" for i in range(90)]
+    (tmp_path / "all.csv").write_text("\n".join(["hospital,a,b,sick", *rows]))
+    (tmp_path / "with.csv").write_text("\n".join(["hospital,a,b,sick", *rows[::3]]))
+    (tmp_path / "without.csv").write_text("\n".join(["a,b,sick", *(row.partition(",")[2] for row in rows[::3])]))
+    words = ["data=table", f"data.path={tmp_path / 'all.csv'}", "data.client=hospital", "data.label=sick", "rounds=1"]
+    start(Config.load(words=[*words, "engine=inline"]), tmp_path / "run")
+    told = [
+        fedtailor("onboard", "run", "--data", name, "-o", f"{name}.safetensors", cwd=tmp_path)
+        for name in ("with.csv", "without.csv")
+    ]
+    assert told[0].splitlines()[:2] == told[1].splitlines()[:2]
+    first, second = (load_file(tmp_path / f"{name}.csv.safetensors") for name in ("with", "without"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_another_fault_of_a_new_clients_table_is_still_told(fedtailor, tmp_path):
+    (tmp_path / "all.csv").write_text("\n".join(["h,a,sick", *(f"{i % 3},{i % 7},{i % 2}" for i in range(60))]))
+    (tmp_path / "new.csv").write_text("\n".join(["a,ill", *(f"{i % 7},{i % 2}" for i in range(20))]))
+    words = ["data=table", f"data.path={tmp_path / 'all.csv'}", "data.client=h", "data.label=sick", "rounds=1"]
+    start(Config.load(words=[*words, "engine=inline"]), tmp_path / "run")
+    assert "has no column 'sick'" in fedtailor("onboard", "run", "--data", "new.csv", code=2, cwd=tmp_path)
+
+
+def test_a_new_client_of_a_run_on_texts(fedtailor, tmp_path):
+    rows = [f"{'ab'[i % 2]},{'fine' if i % 3 else 'poor'} work {i % 5},{'good' if i % 3 else 'bad'}" for i in range(60)]
+    (tmp_path / "all.csv").write_text("\n".join(["who,said,mood", *rows]))
+    (tmp_path / "new.csv").write_text(
+        "\n".join(["mood,said", "good,work fine", "bad,poor", "good,fine", "bad,poor work"])
+    )
+    words = [
+        "data=text-csv",
+        f"data.path={tmp_path / 'all.csv'}",
+        "data.label=mood",
+        "data.text=said",
+        "data.client=who",
+    ]
+    start(Config.load(words=[*words, "rounds=1", "engine=inline"]), tmp_path / "run")
+    assert "Accuracy on its 1 test samples" in fedtailor("onboard", "run", "--data", "new.csv", cwd=tmp_path)

@@ -29,7 +29,7 @@ def test_a_notebook_completes_them_with_their_defaults(function, cls):
 
 
 def test_both_doors_have_the_same_defaults(federation):
-    config = ft.Config.load()
+    config = ft.Config.load().completed()
     simulation = ft.Simulation(ft.Config.load(words=["clients=3"]).federation(), engine="inline")
     assert simulation.method == config.method
     assert simulation.worker.modules.architecture == config.net.name == "cnn"
@@ -42,7 +42,7 @@ def test_reprs_show_what_differs_from_the_defaults(federation):
     assert repr(ft.FedRep()) == "FedRep()"
     assert repr(ft.Protocol(rounds=3, lr=0.5)) == "Protocol(rounds=3, lr=0.5)"
     simulation = ft.Simulation(federation, ft.FedRep(head_epochs=5), rounds=2, engine="inline")
-    assert repr(simulation) == "Simulation: FedRep(head_epochs=5) on 4 clients, round 0 of 2\n  Protocol(rounds=2)"
+    assert repr(simulation) == "Simulation: fedrep (head_epochs=5) on 4 clients, round 0 of 2\n  Protocol(rounds=2)"
     assert repr(federation).splitlines()[0] in federation._repr_html_()
 
 

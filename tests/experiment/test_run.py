@@ -21,6 +21,7 @@ from fedtailor.experiment.journal import Journal
 from fedtailor.experiment.run import Stop, resume, start
 from fedtailor.experiment.run_folder import RunFolder, read_lines
 from fedtailor.files import Unwritable
+from fedtailor.learning.scoring import score
 
 WORDS = [
     "rounds=7",
@@ -152,6 +153,29 @@ def test_a_finished_run_whose_files_were_changed_is_told_and_not_touched(tmp_pat
     with pytest.raises(FedTailorError, match=r"is finished, but its ledger.csv is not what it was"):
         resume(tmp_path / "run")
     assert stamps(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("name", ["labels.json", "description.json"])
+def test_a_changed_description_of_the_data_is_told_in_a_finished_run(tmp_path, name):
+    start(config("rounds=2"), tmp_path / "run")
+    path = tmp_path / "run" / name
+    path.write_text(path.read_text().replace("1", "7", 1))
+    with pytest.raises(FedTailorError, match=rf"is finished, but its {name} is not what it was"):
+        resume(tmp_path / "run")
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path, caplog):
+    rows = ["site,a,sex,y"] + [f"s{i % 2},{i % 7},{'mf'[i % 2]},{i % 3}" for i in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    table = ["data=table", f"data.path={tmp_path / 't.csv'}", "data.client=site", "data.label=y", "rounds=2"]
+    start(Config.load(words=table), tmp_path / "run")
+    folder = killed(tmp_path / "run")
+    (folder / "description.json").write_text("{")
+    resume(folder)
+    assert "description.json' was damaged: it is written anew" in caplog.text
+    (tmp_path / "t.csv").write_text("\n".join(rows).replace("m,", "x,"))
+    with pytest.raises(FedTailorError, match="began with: its column 'sex' has the value 'x', where 'f', 'm'"):
+        resume(killed(folder))
 
 
 def test_a_run_killed_between_its_last_checkpoint_and_its_end_has_its_table_and_models(tmp_path):
@@ -303,3 +327,20 @@ def test_ctrl_c_leaves_a_valid_folder(tmp_path):
     records = RunFolder.open(tmp_path / "run").records()
     assert [r["round"] for r in records] == list(range(1, len(records) + 1))
     assert (tmp_path / "run" / "accuracy.png").exists()
+
+
+@pytest.mark.parametrize("every", [1, 0])
+def test_models_that_were_scored_right_after_training_are_saved_so_and_made_again(every, tmp_path):
+    def models(folder):
+        return {file.name: file.read_bytes() for file in sorted((folder / "models").glob("*.safetensors"))}
+
+    few = ("method=pgfedsplit", "rounds=2", "clients=3", "data.fraction=0.2", f"checkpoint_every={every}")
+    simulation = start(config(*few, "join=1.0", "engine=inline"), tmp_path / "a")
+    for i, client in enumerate(simulation.federation.clients):
+        assert (
+            score(simulation.personal(i), simulation.worker.samples(client.test, (i, "test"))) == simulation.scores[i]
+        )
+    saved = models(tmp_path / "a")
+    (tmp_path / "a" / "models" / "client-00001.safetensors").unlink()
+    assert resume(tmp_path / "a") is not None
+    assert models(tmp_path / "a") == saved

@@ -56,7 +56,7 @@ class Odd(nn.Module):
 
 def test_nets_that_cannot_be_aligned_are_told():
     x = torch.randn(2, 5)
-    with pytest.raises(FedTailorError, match="features that its head reads"):
+    with pytest.raises(FedTailorError, match="features that its head receives"):
         check_stages(Net(Odd()), (), x)
     with pytest.raises(FedTailorError, match="does not expose stages"):
         check_stages(build_net("mlp", Task((5,), 3)), (), x)

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from fedtailor.learning.discriminant import (
     Gaussian,
     alternate,
+    argmin_in_unit_box,
     bayes_rule,
-    cross_validated_share,
+    cross_validated_weight,
     estimated,
-    least_in_unit_box,
     loss_of_beta,
 )
 
@@ -85,7 +85,7 @@ def test_the_loss_of_beta_is_that_of_the_mixed_rule():
 @pytest.mark.parametrize("centre", [(0.2, 0.7), (1.4, 0.6), (-0.3, 1.2), (0.0, 1.0)])
 def test_the_least_value_in_the_box_may_lie_on_its_edge(centre):
     target = torch.tensor(centre).double()
-    found = least_in_unit_box(
+    found = argmin_in_unit_box(
         lambda b: ((b - target) * torch.tensor([1.0, 3.0])).square().sum(), torch.full((2,), 0.5).double()
     )
     torch.testing.assert_close(found, target.clamp(0, 1), rtol=0, atol=3e-3)
@@ -117,10 +117,10 @@ def test_a_share_is_no_worse_than_any_of_a_grid_and_one_for_both_if_asked():
         loss_of_beta(shared, estimated(z[~held], y[~held], shared, EPS), priors, EPS, z[held], y[held])
         for held in (first, ~first)
     ]
-    beta = cross_validated_share(z, y, shared, priors, single=False, **settings)
+    beta = cross_validated_weight(z, y, shared, priors, single=False, **settings)
     grid = [torch.tensor([a, b]).double() for a in np.linspace(0, 1, 11) for b in np.linspace(0, 1, 11)]
     assert sum(f(beta) for f in folds) <= min(sum(f(b) for f in folds) for b in grid) + 1e-4
-    single = cross_validated_share(z, y, shared, priors, single=True, **settings)
+    single = cross_validated_weight(z, y, shared, priors, single=True, **settings)
     assert single[0] == single[1]
 
 
@@ -128,6 +128,6 @@ def test_a_share_that_cannot_be_validated_is_nothing_and_one_that_fails_is_none(
     shared, _ = two_gaussians()
     z, y = map(torch.from_numpy, drawn(3))
     settings = {"eps": EPS, "floor": EPS, "single": False}
-    assert cross_validated_share(z[:3], y[:3], shared, smoothed(y), **settings).tolist() == [0, 0]
+    assert cross_validated_weight(z[:3], y[:3], shared, smoothed(y), **settings).tolist() == [0, 0]
     broken = shared._replace(covariance=shared.covariance * torch.nan)
-    assert cross_validated_share(z, y, broken, smoothed(y), **settings) is None
+    assert cross_validated_weight(z, y, broken, smoothed(y), **settings) is None

@@ -11,7 +11,7 @@ from torch.autograd import gradcheck
 
 from fedtailor import Federation, Protocol
 from fedtailor.learning import Participant
-from fedtailor.learning.distill import Lesson, answers, distil, kl, mean_answer, symmetric_kl
+from fedtailor.learning.distill import Lesson, distil, kl, mean_output, outputs_of, symmetric_kl
 from fedtailor.learning.participants import Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import score
@@ -58,11 +58,11 @@ def test_gradients_of_both_ways_against_finite_differences():
     assert gradcheck(lambda q: symmetric_kl(logits(5, 3, 4), q), (b,))  # many teachers
 
 
-def test_a_mean_answer_of_logits_or_of_probabilities():
+def test_a_mean_output_of_logits_or_of_probabilities():
     z = logits(3, 6, 4)
-    torch.testing.assert_close(mean_answer(z), z.sum(0) / 3)
+    torch.testing.assert_close(mean_output(z), z.sum(0) / 3)
     expected = softmax(z.numpy()).mean(0)
-    np.testing.assert_allclose(mean_answer(z, "probs").exp().numpy(), expected, atol=1e-12)
+    np.testing.assert_allclose(mean_output(z, "probs").exp().numpy(), expected, atol=1e-12)
 
 
 def test_many_teachers_count_alike():
@@ -84,7 +84,7 @@ def taught(party: Participant, teacher: torch.Tensor, **options) -> tuple[torch.
 
     def lessons(rows):
         x = party.samples.take(rows)
-        return [Lesson(x, answers(net, x))]
+        return [Lesson(x, outputs_of(net, x))]
 
     student = party.net("student")
     distil(party, student, lessons, kl, **{"steps": 6, "batch": 1000, "lr": 0.05, "accept": "last", **options})
@@ -170,7 +170,7 @@ def test_a_student_that_gets_worse_is_taken_always_but_not_when_it_must_be_bette
         student = party.net("student", model=good)
         net = party.net("teacher", model=bad)
         lessons = lambda rows, net=net, party=party: [  # noqa: E731
-            Lesson(party.samples.take(rows), answers(net, party.samples.take(rows)))
+            Lesson(party.samples.take(rows), outputs_of(net, party.samples.take(rows)))
         ]
         distil(party, student, lessons, kl, steps=5, batch=1000, lr=0.5, accept=accept)
         results[accept] = student.all.vector

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedtailor.learning.gaussian import (
+    class_statistics,
     drawn_features,
     drawn_samples,
     gaussians_of,
@@ -91,10 +92,19 @@ def test_matrices_of_different_rank_keep_their_covariances(rank_new, rank_old):
     torch.testing.assert_close(kept[1].T @ kept[1], old[1].T @ old[1])
 
 
+def test_a_client_sends_class_means_and_only_if_asked_means_of_squares():
+    z, y = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0]]), torch.tensor([0, 0, 2])
+    sent = class_statistics(z, y, 3)
+    assert sent["prototypes"].tolist() == [[2, 3], [0, 0], [5, 0]]
+    assert sent["classes"].tolist() == [True, False, True]
+    assert sent.keys() == {"prototypes", "classes"}
+    assert class_statistics(z, y, 3, squares=True)["squares"].tolist() == [[5, 10], [0, 0], [25, 0]]
+
+
 @pytest.mark.parametrize("kind", [None, "diag", "full", "total"])
-def test_what_clients_tell_makes_gaussians_and_unseen_classes_keep_theirs(means, kind):
+def test_clients_statistics_make_gaussians_and_unseen_classes_keep_theirs(means, kind):
     means, present, centres = means
-    told = [
+    statistics = [
         {"prototypes": m, "classes": here, "squares": m.square() + 0.25 * here.unsqueeze(1)}
         for m, here in zip(means, present, strict=True)
     ]
@@ -102,7 +112,7 @@ def test_what_clients_tell_makes_gaussians_and_unseen_classes_keep_theirs(means,
         "prototypes": torch.full((CLASSES, DIMENSIONS), 9.0).double(),
         "known": torch.tensor([False] * 3 + [True]),
     }
-    found = gaussians_of(told, before, kind)
+    found = gaussians_of(statistics, before, kind)
     torch.testing.assert_close(found["prototypes"][:3], centres[:3])
     assert (found["prototypes"][3] == 9).all()
     assert found["known"].tolist() == [True] * 4
@@ -119,7 +129,8 @@ def test_samples_are_drawn_of_known_classes_as_counts_say():
     known, counts = torch.tensor([True, True, False]), torch.tensor([3.0, 1.0, 4.0])
 
     def drawn(**options):
-        return drawn_samples(10 * level, level, known, counts, 4000, torch.Generator().manual_seed(0), **options)
+        gaussians = {"prototypes": 10 * level, "spread": level, "known": known}
+        return drawn_samples(gaussians, counts, 4000, torch.Generator().manual_seed(0), **options)
 
     z, y = drawn()
     assert set(y.tolist()) == {0, 1}

@@ -104,9 +104,9 @@ def test_the_metrics_of_a_run_begin_with_the_one_that_selects():
 @pytest.mark.parametrize(
     ("task", "asked", "said"),
     [
-        (REAL, ("auroc",), "'auroc' is not one of a regression task. Those that are: mae, rmse, r2"),
+        (REAL, ("auroc",), "'auroc' does not fit a regression task. Metrics that do: mae, rmse, r2"),
         (THREE, ("rocauc",), "There is no metric 'rocauc'"),
-        (MANY, ("confusion",), "A confusion matrix is of classes"),
+        (MANY, ("confusion",), "A confusion matrix needs classes"),
     ],
 )
 def test_metrics_that_do_not_fit_are_refused(task, asked, said):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedtailor import Federation, Protocol
+from fedtailor import Federation, FedTailorError, Protocol
 from fedtailor.engines.worker import Worker
 from fedtailor.learning import Client
 from fedtailor.learning.descent import EXPLODED, SKIPPED, UNDONE
@@ -217,3 +217,30 @@ def test_only_finite_losses_are_recorded_and_stepped_on(federation):
     assert taken == moved == [True, False, False, True]
     assert len(client.losses) == 2
     assert client.trouble == {SKIPPED: 2}
+
+
+def test_steps_are_counted_over_reshuffled_epochs_of_the_same_stream(federation):
+    by_steps, by_epochs = client_of(federation, 1, batch=3, steps=5), client_of(federation, 1, batch=3)  # 7 samples
+    taken = [(x.tolist(), y.tolist()) for x, y in by_steps.batches(purpose="all")]
+    assert taken == [(x.tolist(), y.tolist()) for x, y in by_epochs.batches(3, purpose="all")][:5]
+    assert [y.tolist() for _, y in by_steps.batches(1)] == [y.tolist() for _, y in by_epochs.batches(1)]
+    assert [len(y) for _, y in client_of(federation, 1, batch=50, steps=3).batches()] == [7] * 3
+
+
+@pytest.mark.parametrize("part", ["all", "head"])
+def test_training_by_steps_by_hand(federation, part):
+    client, plain = client_of(federation, 1, batch=3, steps=5), client_of(federation, 1, batch=3)
+    net, other = client.net(), plain.net()
+    client.train(getattr(net, part))  # a head trains on features, whose batches are made elsewhere
+    batches = list(plain.batches(3, purpose=part))[:5]
+    for x, y in batches:
+        getattr(other, part).step(F.cross_entropy(other(x), y), 0.1)
+    torch.testing.assert_close(net.all.vector, other.all.vector, rtol=0, atol=1e-12)
+    assert len(client.losses) == 5
+    client.train(net.head, epochs=1, purpose="phase")  # a method's own phases count epochs
+    assert len(client.losses) == 7
+
+
+def test_epochs_and_steps_cannot_both_be_asked_for():
+    with pytest.raises(FedTailorError, match=r"epochs = 5 and steps = 100 both say.*Leave one out"):
+        Protocol(epochs=5, steps=100)

@@ -1,4 +1,4 @@
-"""Training a part by name, of several stretches, against torch.optim on these parameters alone, in float64."""
+"""Training a part by name, of several spans, against torch.optim on these parameters alone, in float64."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def module() -> nn.Module:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_part_of_several_stretches_trains_alone(federation, kind):
+def test_a_part_of_several_spans_trains_alone(federation, kind):
     settings, optimizer_of = KINDS[kind]
     protocol = Protocol(dtype="float64", batch=5, lr=0.05, epochs=2, **settings)
     worker = Worker(federation, FedAvg(), module(), None, protocol)

@@ -40,6 +40,14 @@ def test_mixing_by_one_share_and_by_one_for_each_entry():
 
 def test_cross_entropy_near_prototypes_adds_the_distance():
     net = Net(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 3)))
-    prototypes, known = torch.ones(3, 2), torch.tensor([True, False, True])
-    expected = F.cross_entropy(net(Z), Y) + 0.3 * prototype_distance(net.features(Z), Y, prototypes, known)
-    torch.testing.assert_close(near_prototypes(F.cross_entropy, prototypes, known, 0.3)(net, Z, Y), expected)
+    payload = {"prototypes": torch.ones(3, 2), "known": torch.tensor([True, False, True])}
+    plain, distance = F.cross_entropy(net(Z), Y), prototype_distance(net.features(Z), Y, **payload)
+    torch.testing.assert_close(near_prototypes(F.cross_entropy, payload, 0.3)(net, Z, Y), plain + 0.3 * distance)
+    summed = near_prototypes(F.cross_entropy, payload, 0.3, reduction="sum")
+    torch.testing.assert_close(summed(net, Z, Y), plain + 0.3 * 2 * distance)
+
+
+def test_without_strength_or_prototypes_the_tasks_loss_is_left_alone():
+    payload = {"prototypes": torch.ones(3, 2), "known": torch.tensor([True, False, True])}
+    assert near_prototypes(F.cross_entropy, payload, 0) is None
+    assert near_prototypes(F.cross_entropy, {}, 0.3) is None

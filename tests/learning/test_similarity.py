@@ -5,7 +5,7 @@ import math
 import torch
 
 from fedtailor.learning import mixing, similarity
-from fedtailor.learning.similarity import label_similarity, squared_distances
+from fedtailor.learning.similarity import label_similarity, similarity_weights, squared_distances
 from fedtailor.methods.fedamp import FedAMP
 
 
@@ -18,6 +18,13 @@ def test_label_similarity_is_the_cosine_whether_of_counts_or_shares():
     shares = counts.double() / counts.sum(1, keepdim=True).clamp(min=1)
     torch.testing.assert_close(label_similarity(shares), found, rtol=0, atol=1e-12)
     torch.testing.assert_close(label_similarity(counts, counts[[2, 0]]), found[:, [2, 0]], rtol=0, atol=1e-12)
+
+
+def test_similarity_weights_sum_to_one_or_are_zero_where_nothing_is_alike():
+    labels = torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+    found = similarity_weights(labels, labels[[0, 2]])
+    torch.testing.assert_close(found[0], torch.tensor([1 / 1.6, 0.6 / 1.6], dtype=torch.float64))
+    assert found[1].tolist() == [0, 0]
 
 
 def test_squared_distances_against_a_double_loop():

@@ -82,10 +82,10 @@ def test_the_end_is_exact_wherever_the_descent_stops(steps, monkeypatch):
     factor = torch.randn(15, 6, generator=rng, dtype=torch.float64)
     q, b = factor @ factor.T + 0.1 * torch.eye(15), torch.randn(4, 15, generator=rng, dtype=torch.float64)
     usual = argmin_on_simplex(q, b)
-    descended = simplex._descended
-    monkeypatch.setattr(simplex, "_descended", lambda q, b: descended(q, b, steps))
+    exchanged = simplex._exchanged
+    monkeypatch.setattr(simplex, "_exchanged", lambda q, b: exchanged(q, b, steps))
     torch.testing.assert_close(argmin_on_simplex(q, b), usual, rtol=0, atol=1e-9)
-    monkeypatch.setattr(simplex, "_descended", lambda q, b: torch.eye(15, dtype=q.dtype)[: len(b)])  # from a corner
+    monkeypatch.setattr(simplex, "_exchanged", lambda q, b: torch.eye(15, dtype=q.dtype)[: len(b)])  # from a corner
     torch.testing.assert_close(argmin_on_simplex(q, b), usual, rtol=0, atol=1e-9)
 
 
@@ -103,9 +103,9 @@ def program(n: int, dimensions: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
 def test_hundreds_of_programs_at_once_end_where_each_alone_does(monkeypatch):
     q, b = program(250)
     corners = torch.eye(250, dtype=torch.float64)
-    alone = torch.stack([simplex._least(q, row, corner) for row, corner in zip(b[:15], corners, strict=False)])
+    alone = torch.stack([simplex._active_set(q, row, corner) for row, corner in zip(b[:15], corners, strict=False)])
     assert alone.gt(0).sum(1).max() > simplex.FEW  # more are positive than at the start
-    monkeypatch.setattr(simplex, "_least", None)  # no row has to be ended one by one
+    monkeypatch.setattr(simplex, "_active_set", None)  # no row has to be ended one by one
     together = argmin_on_simplex(q, b)
     torch.testing.assert_close(together[:15], alone, rtol=0, atol=1e-9)
     slope = together @ q - b
@@ -119,14 +119,14 @@ def test_hundreds_of_programs_at_once_end_where_each_alone_does(monkeypatch):
 def test_rows_that_exchange_no_further_are_ended_one_by_one(monkeypatch):
     q, b = program(60)
     usual = argmin_on_simplex(q, b)
-    descended = simplex._descended
+    exchanged = simplex._exchanged
     for steps in (1, 2, 4):
-        monkeypatch.setattr(simplex, "_descended", lambda q, b, steps=steps: descended(q, b, steps))
+        monkeypatch.setattr(simplex, "_exchanged", lambda q, b, steps=steps: exchanged(q, b, steps))
         torch.testing.assert_close(argmin_on_simplex(q, b), usual, rtol=0, atol=1e-9)
 
 
 def test_where_all_shares_are_positive_one_system_gives_them(monkeypatch):
-    monkeypatch.setattr(simplex, "_descended", None)
+    monkeypatch.setattr(simplex, "_exchanged", None)
     variance = torch.tensor([1.0, 2.0, 4.0, 8.0], dtype=torch.float64)
     found = argmin_on_simplex(variance.diag(), torch.zeros(3, 4, dtype=torch.float64))
     torch.testing.assert_close(found, torch.tensor([[8.0, 4.0, 2.0, 1.0]] * 3, dtype=torch.float64) / 15)

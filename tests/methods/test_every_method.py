@@ -160,6 +160,22 @@ def test_a_newcomer_gets_a_model_and_changes_nothing_for_the_others(name):
     assert all(torch.equal(t, run.server.state[key]) for key, t in before.items())
 
 
+def weighted(federation: Federation, weight: float) -> Federation:
+    clients = [
+        dataclasses.replace(c, train=dataclasses.replace(c.train, weight=torch.full((len(c.train),), weight)))
+        for c in federation.clients
+    ]
+    return dataclasses.replace(federation, clients=clients)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_samples_that_weigh_the_same_are_samples_without_weights(name):
+    plain = federated(MIXED)
+    runs = [simulation(name, f, rounds=3, dtype="float64").run() for f in (plain, weighted(plain, 3.0))]
+    for i in range(len(MIXED)):
+        torch.testing.assert_close(model(runs[1], i), model(runs[0], i), rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_it_says_what_it_is(name):
     cls = methods.classes[name]

@@ -214,3 +214,18 @@ def test_the_trial_at_the_mixture_leaves_batchnorm_statistics_alone(federation):
     ]
     assert not torch.allclose(buffers[0], net[1].running_mean.new_tensor([0.0] * 6 + [1.0] * 6))  # they did learn
     torch.testing.assert_close(*buffers, rtol=1e-4, atol=1e-5)
+
+
+def test_a_round_of_steps_is_one_pass_of_so_many_on_bodies_and_head(federation):
+    settings = {
+        "rounds": 2,
+        "batch": 100,
+        "lr": 0.1,
+        "seed": 1,
+    }  # one batch is all of a client's samples: an epoch is a step
+    one, two = (Simulation(federation, "fedafk", "mlp", steps=n, **settings) for n in (1, 2))
+    epoch = Simulation(federation, "fedafk", "mlp", epochs=1, **settings)
+    for simulation in (one, two, epoch):
+        simulation.run()
+    assert torch.equal(one.server.state["body"], epoch.server.state["body"])
+    assert not torch.equal(two.server.state["body"], epoch.server.state["body"])

@@ -1,4 +1,4 @@
-"""Parts of a net by name: what a name stands for, and that a part of several stretches trains as body and head do."""
+"""Parts of a net by name: what a name stands for, and that a part of several spans trains as body and head do."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_pattern_that_matches_nothing_is_refused_with_what_there_is() -> None:
     assert len(Net(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))).part("norm")) == 0  # a group may be empty
 
 
-def test_a_vector_of_several_stretches_is_a_copy_that_loads_again() -> None:
+def test_a_vector_of_several_spans_is_a_copy_that_loads_again() -> None:
     net = Net(module())
     part, rest = net.part("norm"), net.rest("norm")
     before, others = part.vector, rest.vector
@@ -118,7 +118,7 @@ def test_a_step_is_that_of_sgd_on_these_parameters(names: tuple[str, ...], batch
     assert torch.equal(net.rest(*names).vector, weights_of(module(), net.rest(*names)))
 
 
-def test_a_pull_on_some_stretches_of_what_trains() -> None:
+def test_a_pull_on_some_spans_of_what_trains() -> None:
     net = Net(module())
     part, rest = net.part("norm"), net.rest("norm")
     centre = part.vector + torch.arange(len(part)) / 10
@@ -131,11 +131,11 @@ def test_a_pull_on_some_stretches_of_what_trains() -> None:
     before = net.all.vector
     net.all.step(None, 0.1, Pull(centre, 0.7, part))
     torch.testing.assert_close(net.all.vector, before - 0.1 * expected)
-    with pytest.raises(ValueError, match="a pull on the norm has no place in a step on the not norm"):
+    with pytest.raises(ValueError, match="a pull on the norm cannot be part of a step on the not norm"):
         rest.step(None, 0.1, Pull(centre, 0.7, part))
 
 
-def test_mixing_and_the_difference_of_several_stretches() -> None:
+def test_mixing_and_the_difference_of_several_spans() -> None:
     own, other, place = (Net(module()) for _ in range(3))
     other.all.vector = torch.linspace(-1, 1, len(other.all))
     place.part("norm").mix(own.part("norm"), other.part("norm"), 0.3)

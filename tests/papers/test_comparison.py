@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from scipy.stats import spearmanr
 
-from fedtailor.papers.comparison import Comparison, Entry, comparison_of
+from fedtailor.papers.comparison import Comparison, MeasuredCell, comparison_of
 from fedtailor.papers.grid import Grid
 from fedtailor.papers.presets import find
 from fedtailor.papers.reproduction import ranks
@@ -16,7 +16,7 @@ from fedtailor.papers.reproduction import ranks
 def comparison(tmp_path, measured: dict[str, float], column: str = "CIFAR10, Dir 0.1") -> Comparison:
     preset = find("pgfedsplit/table3")
     preset = replace(preset, cells=tuple(c for c in preset.cells if c.column == column))
-    entries = [Entry(c, (measured[c.row],) if c.row in measured else (), ()) for c in preset.cells]
+    entries = [MeasuredCell(c, (measured[c.row],) if c.row in measured else (), ()) for c in preset.cells]
     return Comparison(preset, "shrunk", entries, Grid(preset, tmp_path))
 
 
@@ -41,7 +41,7 @@ def test_less_is_better_where_time_is_measured(tmp_path):
     preset = find("fedafk/table4")
     column = preset.columns[0]
     cells = [c for c in preset.cells if c.column == column][:2]
-    entries = [Entry(cells[0], (5.0,), ()), Entry(cells[1], (3.0,), ())]
+    entries = [MeasuredCell(cells[0], (5.0,), ()), MeasuredCell(cells[1], (3.0,), ())]
     cells = Comparison(preset, "", entries, Grid(preset, tmp_path)).reproduction.cells
     assert [measured for measured, _ in ranks(cells)] == [2, 1]
 

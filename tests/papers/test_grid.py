@@ -58,14 +58,14 @@ def test_what_was_left_before_the_config_was_written_is_no_obstacle(jobs):
 
 
 def test_a_run_that_cannot_be_done_leaves_a_gap_and_the_others_go_on(jobs, tmp_path):
-    impossible = replace(jobs[1], words=(*jobs[1].words, "data=cifar10", f"data.root={tmp_path}"))
+    impossible = replace(jobs[1], overrides=(*jobs[1].overrides, "data=cifar10", f"data.root={tmp_path}"))
     done = carry_out([impossible, jobs[0]], 2, lambda progress: None, Stop(), {})
     assert jobs[0].finished
     assert "fedtailor data get cifar10" in done.gaps[impossible.name]
 
 
 def test_the_estimate_finds_missing_data_before_anything_runs(jobs, tmp_path):
-    impossible = replace(jobs[1], words=(*jobs[1].words, "data=cifar10", f"data.root={tmp_path}"))
+    impossible = replace(jobs[1], overrides=(*jobs[1].overrides, "data=cifar10", f"data.root={tmp_path}"))
     found = estimate([impossible, *jobs[2:]])
     assert "fedtailor data get cifar10" in found.gaps[impossible.name]
     assert set(found.seconds) == {job.name for job in jobs[2:]}
@@ -78,7 +78,8 @@ def test_a_folder_of_other_settings_is_refused(ablation, tmp_path):
     carry_on(grid.jobs[0])
     grid.check()
     cells = tuple(
-        replace(c, parts=tuple(p._replace(words=(*p.words, "rounds=1")) for p in c.parts)) for c in ablation.cells
+        replace(c, parts=tuple(p._replace(overrides=(*p.overrides, "rounds=1")) for p in c.parts))
+        for c in ablation.cells
     )
     with pytest.raises(FedTailorError, match="other settings"):
         Grid(replace(ablation, cells=cells), tmp_path).check()
@@ -86,8 +87,16 @@ def test_a_folder_of_other_settings_is_refused(ablation, tmp_path):
 
 @pytest.mark.slow
 def test_kill_takes_the_runs_along_and_the_same_command_goes_on(tmp_path):
-    words = ["clients=3", "net=mlp", "net.hidden=[8]", "data=digits", "partition=iid", "batch=64", "checkpoint_every=1"]
-    command = [sys.executable, "-m", "fedtailor", "reproduce", "pgfedsplit/fig5", *words]
+    overrides = [
+        "clients=3",
+        "net=mlp",
+        "net.hidden=[8]",
+        "data=digits",
+        "partition=iid",
+        "batch=64",
+        "checkpoint_every=1",
+    ]
+    command = [sys.executable, "-m", "fedtailor", "reproduce", "pgfedsplit/fig5", *overrides]
     command += ["--scale", "rounds=60,epochs=1,seeds=1,methods=wo-apa", "--out", str(tmp_path)]
     log = tmp_path / "log.txt"
     with log.open("w") as file:

@@ -8,30 +8,36 @@ import pytest
 
 from fedtailor import Config
 from fedtailor.experiment.run import start
-from fedtailor.papers.measures import MEASURES, Run, rounds_to_best
+from fedtailor.papers.measures import MEASURES, MeasuredRun, rounds_to_best
 from fedtailor.papers.presets import find
 
 TINY = ["data=digits", "data.fraction=0.2", "clients=4", "partition=iid", "net=mlp", "net.hidden=[8]", "rounds=2"]
 
 
-def run(folder, *words: str, group: str = "") -> Run:
-    config = Config.load(words=[*TINY, *words])
+def run(folder, *overrides: str, group: str = "") -> MeasuredRun:
+    config = Config.load(words=[*TINY, *overrides])
     start(config, folder)
-    return Run(folder, config, group)
+    return MeasuredRun(folder, config, group)
 
 
-def written(folder, *accuracies: float, phase: str = "round") -> Run:
+def written(folder, *accuracies: float, phase: str = "round") -> MeasuredRun:
     """A run of which only the metrics exist."""
     lines = [{"round": i, "phase": phase, "accuracy": a} for i, a in enumerate(accuracies, 1)]
     with (folder / "metrics.jsonl").open("a") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
-    return Run(folder, Config.load())
+    return MeasuredRun(folder, Config.load())
 
 
 def test_best_is_the_best_round_unless_the_method_fine_tunes(tmp_path):
     assert MEASURES["best"].of(written(tmp_path, 0.2, 0.9, 0.4)) == pytest.approx(90)
-    assert MEASURES["last"].of(Run(tmp_path, Config.load())) == pytest.approx(40)
+    assert MEASURES["last"].of(MeasuredRun(tmp_path, Config.load())) == pytest.approx(40)
     assert MEASURES["best"].of(written(tmp_path, 0.7, 0.6, phase="finish")) == pytest.approx(60)
+
+
+def test_one_client_of_a_run_is_measured_by_its_name(tmp_path):
+    (tmp_path / "labels.json").write_text(json.dumps({"clients": ["north", "south"]}))
+    (tmp_path / "clients.jsonl").write_text(json.dumps({"accuracy": [0.25, 0.5]}) + "\n")
+    assert MEASURES["last-client"].of(MeasuredRun(tmp_path, Config.load(), "south")) == pytest.approx(50)
 
 
 def test_convergence_waits_for_a_hundred_evaluations_without_a_better_one(tmp_path):
@@ -56,7 +62,7 @@ def test_fedavg_sends_two_models_a_round_and_fedper_two_bodies(tmp_path):
 
 def test_trained_parameters_are_counted_without_data_or_weights():
     counts = {
-        c.row: MEASURES["trained"].of(Run(None, Config.load(words=c.parts[0].words)))
+        c.row: MEASURES["trained"].of(MeasuredRun(None, Config.load(words=c.parts[0].overrides)))
         for c in find("heart/table2").cells
     }
     assert counts["FedAvg-per"] == pytest.approx(11.176512 + 0.0513)  # with the head, which the paper leaves out
@@ -65,11 +71,11 @@ def test_trained_parameters_are_counted_without_data_or_weights():
 
 
 def test_a_group_is_the_clients_with_its_supervisor(tmp_path):
-    words = ("method=fedsimsup", "method.supervisor=mlp,same", "join=0.5")
-    both = run(tmp_path / "a", *words)
+    overrides = ("method=fedsimsup", "method.supervisor=mlp,same", "join=0.5")
+    both = run(tmp_path / "a", *overrides)
     groups = both.config.method.groups(0, 4)
     assert sorted(i for members in groups.values() for i in members) == [0, 1, 2, 3]
     for name, members in groups.items():
-        part = Run(both.path, both.config, name)
+        part = MeasuredRun(both.path, both.config, name)
         expected = sum(both.clients[i] for i in members) / len(members) if members else float("nan")
         assert MEASURES["last-mean"].of(part) == pytest.approx(expected, nan_ok=True)

@@ -8,17 +8,17 @@ import pytest
 
 from fedtailor import Config, FedTailorError
 from fedtailor.papers import published
-from fedtailor.papers.presets import Cell, find, presets, settled
+from fedtailor.papers.presets import PresetCell, find, presets, settled
 from fedtailor.report.figures import FIGURES
 
 
-def cell(name: str, row: str, column: str) -> Cell:
+def cell(name: str, row: str, column: str) -> PresetCell:
     return next(c for c in find(name).cells if (c.row, c.column) == (row, column))
 
 
 def config(name: str, row: str, column: str) -> Config:
     (part,) = cell(name, row, column).parts
-    return Config.load(words=part.words)
+    return Config.load(words=part.overrides)
 
 
 def test_every_published_number_is_reached_by_exactly_one_cell():
@@ -31,8 +31,8 @@ def test_every_run_has_a_valid_config_and_every_figure_can_be_drawn(name):
     preset = find(name)
     assert preset.choices
     assert set(preset.figures) <= set(FIGURES)
-    for words in {part.words for c in preset.cells for part in c.parts}:
-        assert Config.load(words=words).settings.partition_seed == 1
+    for overrides in {part.overrides for c in preset.cells for part in c.parts}:
+        assert Config.load(words=overrides).settings.partition_seed == 1
     places = [(c.row, c.column) for c in preset.cells]
     assert len(places) == len(set(places))
 
@@ -62,13 +62,28 @@ def test_derived_cells_give_the_published_number_when_their_runs_give_the_publis
     for c in derived:
         assert sum(p.weight * told[p.name].published for p in c.parts) == pytest.approx(c.published, abs=0.0101)
     part = derived[0].parts[0]
-    assert Config.load(words=part.words) == Config.load(words=told[part.name].parts[0].words)
+    assert Config.load(words=part.overrides) == Config.load(words=told[part.name].parts[0].overrides)
 
 
 def test_rows_of_one_run_share_it():
-    parts = {cell("fedsimsup/table4", f"FedSimSup-{g}", "CIFAR10, 100 clients, Dir 0.1").parts[0].words for g in "TCL"}
+    parts = {
+        cell("fedsimsup/table4", f"FedSimSup-{g}", "CIFAR10, 100 clients, Dir 0.1").parts[0].overrides for g in "TCL"
+    }
     assert len(parts) == 1
     assert cell("fedsimsup/table4", "FedSimSup-T", "CIFAR10, 100 clients, Dir 0.1").group == "vit"
+
+
+def test_hospitals_are_clients_of_one_run():
+    cells = [c for c in find("flamby/heart").cells if c.row == "FedAvg"]
+    assert [c.column for c in cells] == [c.group for c in cells] == ["Cleveland", "Hungarian", "Switzerland", "VA"]
+    assert len({c.parts for c in cells}) == 1
+    settings = config("flamby/heart", "FedYogi", "VA").settings
+    assert (settings.rounds, settings.steps, settings.batch, settings.clients) == (15, 100, 4, 4)
+    assert (settings.lr, settings.server_optimizer, settings.server_lr) == (0.003162, "yogi", 0.01)
+    alone = config("flamby/heart", "each alone", "VA")
+    assert (alone.settings.epochs, alone.settings.steps, alone.settings.optimizer) == (50, 0, "adam")
+    assert find("flamby/heart").seed_numbers == range(42, 47)
+    assert {"local", "ditto", "fedala"} <= set(find("flamby/personalized").rows)
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
@@ -77,7 +92,7 @@ def test_an_unknown_name_is_answered_with_the_nearest():
 
 
 def test_settled_words_mean_the_same():
-    words = [
+    overrides = [
         "net=mlp",
         "net.hidden=[4]",
         "rounds=2",
@@ -86,5 +101,5 @@ def test_settled_words_mean_the_same():
         "rounds=3",
         "partition.beta=0.1",
     ]
-    assert settled(words) == ("net=mlp", "net.hidden=[4]", "net=lenet", "rounds=3", "partition.beta=0.1")
-    assert Config.load(words=settled(words)) == Config.load(words=words)
+    assert settled(overrides) == ("net=mlp", "net.hidden=[4]", "net=lenet", "rounds=3", "partition.beta=0.1")
+    assert Config.load(words=settled(overrides)) == Config.load(words=overrides)

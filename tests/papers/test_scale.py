@@ -10,7 +10,7 @@ from fedtailor.papers.scale import Scale
 
 
 def told(name: str, text: str) -> str:
-    return Scale.parse(text, find(name)).told(find(name))
+    return Scale.parse(text, find(name)).description(find(name))
 
 
 def test_full_is_the_paper_itself():
@@ -27,7 +27,7 @@ def test_every_wish_reaches_every_run_and_is_told():
     assert small.columns == ["FashionMNIST, Dir 0.1", "CIFAR10, Dir 0.1"]
     assert small.seeds == 2
     for cell in small.cells:
-        config = Config.load(words=cell.parts[0].words)
+        config = Config.load(words=cell.parts[0].overrides)
         assert (config.settings.rounds, config.data_settings.fraction) == (20, 0.05)
     said = told("pgfedsplit/table2", text)
     for piece in (
@@ -42,15 +42,15 @@ def test_every_wish_reaches_every_run_and_is_told():
 
 def test_a_word_that_the_preset_itself_has_undone_is_a_change_too():
     preset = find("fedafk/table1")  # net=cnn for all data sets, then net=resnet18 for this one
-    assert "net=cnn" in Scale(words=("net=cnn",)).told(preset)
-    assert "net=" not in Scale(words=("net=resnet18",)).told(preset)
+    assert "net=cnn" in Scale(overrides=("net=cnn",)).description(preset)
+    assert "net=" not in Scale(overrides=("net=resnet18",)).description(preset)
 
 
 def test_a_scale_never_adds_anything():
     preset = find("fedah/table5")
     small = Scale.parse("rounds=600,seeds=50", preset).shrunk(preset)
     assert small.seeds == 5
-    rounds = {Config.load(words=c.parts[0].words).settings.rounds for c in small.cells}
+    rounds = {Config.load(words=c.parts[0].overrides).settings.rounds for c in small.cells}
     assert rounds == {600, 500, 300}
     assert told("fedah/table5", "rounds=600") == "600 rounds instead of 800 or 1000"
     assert told("fedah/table5", "rounds=600,columns=2") == "600 rounds instead of 800; 1 of 4 columns"
@@ -59,16 +59,16 @@ def test_a_scale_never_adds_anything():
 def test_a_word_of_its_own_may_ask_for_more():
     preset = find("fedah/table1")
     more = Scale(over=("epochs=8", "lr=1"))
-    assert {Config.load(words=c.parts[0].words).settings.epochs for c in more.shrunk(preset).cells} == {8}
-    assert more.told(preset) == "lr=1; 8 epochs instead of 1"
+    assert {Config.load(words=c.parts[0].overrides).settings.epochs for c in more.shrunk(preset).cells} == {8}
+    assert more.description(preset) == "lr=1; 8 epochs instead of 1"
 
 
 def test_an_option_reaches_only_the_methods_that_have_it():
     preset = find("heart/table1")
     small = Scale.parse("smoke,columns=1", preset).shrunk(preset)
-    words = {c.row: c.parts[0].words for c in small.cells}
-    assert "method.akt_steps=2" in words["PerAda"]
-    assert "method.akt_steps=2" not in words["Ditto"]
+    overrides = {c.row: c.parts[0].overrides for c in small.cells}
+    assert "method.akt_steps=2" in overrides["PerAda"]
+    assert "method.akt_steps=2" not in overrides["Ditto"]
     assert "method.akt_steps=2" in told("heart/table1", "smoke")
 
 

@@ -6,6 +6,7 @@ import copy
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
@@ -22,6 +23,7 @@ from fedtailor.experiment.options import RunOptions, keywords_of
 from fedtailor.files import replace_text
 from fedtailor.methods import Method
 from fedtailor.registry import differing
+from fedtailor.report.clients import client_picture
 from fedtailor.report.results import Result, find_runs
 from fedtailor.report.tables import comparison_csv
 
@@ -87,9 +89,11 @@ class Study(Results):
         return names[name]
 
     def write(self) -> None:
-        """Write the table and the picture of all runs."""
-        replace_text(self.path / "table.csv", comparison_csv(self.results))
+        """Write the table and the pictures of all runs."""
+        results = self.results
+        replace_text(self.path / "table.csv", comparison_csv(results))
         self.plot()
+        client_picture(results, self.path / "clients.png")
 
     def __repr__(self) -> str:
         runs = [f"  {run.path.name}: {run.state}" for run in self.runs]
@@ -105,13 +109,26 @@ def plan(
         for seed in seeds:
             own = copy.deepcopy(dict(values)) | {"seed": seed}
             set_method(own, method)
-            configs[path / f"{run_name(method)}-s{seed}"] = Config.from_values(own)
+            config = Config.from_values(own)
+            configs[path / f"{run_name(config.method.name, method)}-s{seed}"] = config
     if len({config.server_share for config in configs.values()}) > 1:
         log.warning(
             "One of the methods needs proxy samples: %g %% of the data goes to the server in every run.", 100 * ASIDE
         )
         configs = {folder: config.with_server_share(ASIDE) for folder, config in configs.items()}
-    return configs
+    return _completed(configs)
+
+
+def _completed(configs: Mapping[Path, Config]) -> dict[Path, Config]:
+    """Give all runs the net and the number of clients that the samples of the first decide, where none are named."""
+    if all(config.complete for config in configs.values()):
+        return dict(configs)
+    first = next(iter(configs.values())).completed()
+    clients = first.settings.clients
+    return {
+        folder: replace(config, net=first.net, settings=replace(config.settings, clients=clients))
+        for folder, config in configs.items()
+    }
 
 
 def carry_out_all(
@@ -152,10 +169,7 @@ def load(
     return Study(path, [Run.open(folder, federation, net) for folder in folders])
 
 
-def run_name(method: str | Method) -> str:
+def run_name(name: str, method: str | Method) -> str:
     """Return the folder's name for a method with its own options: fedrep:head_epochs=5 becomes fedrep-head_epochs-5."""
-    if isinstance(method, Method):
-        method = f"{getattr(method, 'name', type(method).__name__)}:{differing(method).partition('(')[2]}"
-    name, _, options = method.partition(":")
-    name = Path(name).stem if name.endswith(".py") else name
+    options = differing(method).partition("(")[2] if isinstance(method, Method) else method.partition(":")[2]
     return "-".join(re.findall(r"[\w.+-]+", f"{name} {options}"))

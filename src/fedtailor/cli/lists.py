@@ -1,4 +1,4 @@
-"""The commands that list methods, data sets, nets and partitions, and `fedtailor data get`."""
+"""The commands that list methods, data sets, nets, partitions and the keys of a config, and `fedtailor data get`."""
 
 from __future__ import annotations
 
@@ -44,6 +44,20 @@ def partitions(name: Name = None) -> None:
     _show("partitions", name)
 
 
+def options(
+    key: Annotated[str | None, typer.Argument(help="show this key in full", show_default=False)] = None,
+) -> None:
+    """List the keys of a config that every run has, or one key with its meaning, default and allowed values.
+
+    Example: `fedtailor options join`
+
+    Keys of a method, data set, partition or net of its own are dotted (`method.head_epochs`): `fedtailor methods NAME` lists them.
+    """
+    with importing():
+        from fedtailor.cli.keys import describe_key, every_key
+    console.print(every_key() if key is None else describe_key(key))
+
+
 def get(
     name: Annotated[str, typer.Argument(help="name of the data set, as in `fedtailor datasets`")],
     root: Annotated[str, typer.Option(help="folder that holds data sets")] = "",
@@ -59,8 +73,12 @@ def get(
         from fedtailor.data.download import get as download
         from fedtailor.data.pool import data_root
         from fedtailor.report.progress import download_progress
+
+    def said(text: str) -> None:
+        console.print(text, soft_wrap=True)
+
     with download_progress(console) as progress:
-        folder = download(name, data_root(root), base_url=base_url, progress=progress)
+        folder = download(name, data_root(root), base_url=base_url, progress=progress, say=said)
     console.print(f"{name} is in {folder}", soft_wrap=True)
 
 

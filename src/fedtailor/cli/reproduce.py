@@ -13,7 +13,7 @@ from fedtailor.cli.starting import importing
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(metavar="PAPER/TABLE", help="such as pgfedsplit/table2 or heart/fig6")
+        str | None, typer.Argument(metavar="PAPER/TABLE", help="such as pgfedsplit/table2, heart/fig6 or flamby/heart")
     ] = None,
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[key=value …]", help="applied to every run, such as device=cuda")
@@ -27,7 +27,7 @@ def reproduce(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only list the runs with all their words")] = False,
     show_list: Annotated[bool, typer.Option("--list", help="list all tables and figures")] = False,
 ) -> None:
-    """Run a table or figure of one of the five papers, and show measured numbers beside the published ones.
+    """Run a table or figure of one of the five papers, or of a benchmark, and show measured numbers beside the published ones.
 
     Example: `fedtailor reproduce pgfedsplit/table2 --scale fraction=0.05,rounds=20,seeds=1,methods=local+fedavg+fedrep,columns=1+2`
 

@@ -15,7 +15,7 @@ from fedtailor.experiment.run import polite_stop
 from fedtailor.files import make_folder
 from fedtailor.papers.comparison import Comparison, comparison_of
 from fedtailor.papers.estimate import Estimate, estimate
-from fedtailor.papers.grid import Grid, Progress, carry_out, slug
+from fedtailor.papers.grid import Grid, GridStatus, carry_out, slug
 from fedtailor.papers.presets import Preset, find
 from fedtailor.papers.reproduction import FULL
 from fedtailor.papers.scale import Scale
@@ -44,16 +44,18 @@ class Reproduction:
                 )
         asked = replace(asked, over=tuple(words))
         preset = asked.shrunk(whole)
-        folder = out or Path("runs") / "-".join(filter(None, (slug(name), slug(" ".join((*asked.words, *asked.over))))))
+        folder = out or Path("runs") / "-".join(
+            filter(None, (slug(name), slug(" ".join((*asked.overrides, *asked.over)))))
+        )
         grid = Grid(preset, folder)
         for job in grid.jobs[:: preset.seeds]:
-            Config.load(words=job.words)  # an invalid override is reported now, not by every run
-        return cls(preset, asked.told(whole), grid)
+            Config.load(words=job.overrides)  # an invalid override is reported now, not by every run
+        return cls(preset, asked.description(whole), grid)
 
     def show_plan(self, console: Console) -> None:
         """Print every run with its overrides, one line each."""
         for job in self.grid.jobs:
-            console.print(Text(f"{job.name}: {' '.join(job.words)}"), soft_wrap=True)
+            console.print(Text(f"{job.name}: {' '.join(job.overrides)}"), soft_wrap=True)
         console.print(Text(f"{len(self.preset.cells)} cells from {len(self.grid.jobs)} runs. {self.scale_line}"))
 
     @property
@@ -98,13 +100,13 @@ class Reproduction:
             )
         return found
 
-    def _run(self, console: Console, workers: int, expected: Estimate) -> Progress | None:
+    def _run(self, console: Console, workers: int, expected: Estimate) -> GridStatus | None:
         jobs = [job for job in self.grid.jobs if job.name not in expected.gaps]
         bar = GridProgress(console, {job.name: job.steps for job in jobs})
         bar.update({job.name: job.done for job in jobs}, [])
         seen: set[str] = set()
 
-        def watch(progress: Progress) -> None:
+        def watch(progress: GridStatus) -> None:
             names = [job.name for job in progress.running]
             seen.update(names)
             bar.update({job.name: job.done for job in jobs if job.name in seen}, names)

@@ -35,7 +35,8 @@ def run(
 
     Example: `fedtailor run method=fedrep data=digits clients=20 rounds=5 seed=0 --out runs/a`
 
-    Options of the parts have dotted keys: `method.head_epochs=5 partition.beta=0.1 net.hidden=64 data.fraction=0.2`.
+    `fedtailor options` lists the keys with their meanings and defaults. Options of the parts have dotted keys, such as
+    `method.head_epochs=5 partition.beta=0.1 net.hidden=64 data.fraction=0.2`: `fedtailor methods NAME` (datasets, partitions, nets).
     `fedtailor run study.toml seed=1` applies overrides to a config file; a run folder's own config.toml runs again as it is.
     The same command with the same --out carries on a run that was interrupted, as does --resume.
     """

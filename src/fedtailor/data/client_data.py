@@ -8,15 +8,34 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedtailor.errors import FedTailorError
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Split:
-    """Samples of one participant in their compact type; `x` is its own array, or a memory-mapped pool of which it holds `rows`."""
+    """Samples of one participant in their compact type; `x` is its own array, or a memory-mapped pool of which it holds `rows`.
+
+    `weight` says how much each sample counts in the training loss; None: all alike.
+    """
 
     x: Tensor
     y: Tensor
     rows: Tensor | None = None
-    weight: Tensor | None = None  # of each sample in the training loss; none: all weigh the same
+    weight: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.weight is None:
+            return
+        if self.weight.shape != self.y.shape[:1]:
+            raise FedTailorError(
+                f"Sample weights have shape {tuple(self.weight.shape)}, but there are {len(self.y)} samples: give one number each."
+            )
+        sound = self.weight.isfinite() & (self.weight >= 0)
+        if not sound.all():
+            first = int((~sound).nonzero()[0])
+            raise FedTailorError(
+                f"Sample weights must be finite and not negative, but sample {first} has {self.weight[first].item()}."
+            )
 
     def take(self, index: Tensor) -> Tensor:
         """Return the raw samples at these positions, counted within this split."""
@@ -24,8 +43,10 @@ class Split:
 
     def subset(self, index: Tensor) -> Split:
         """Return a split of some of the samples, in this order, without copying them."""
-        rows = index if self.rows is None else self.rows[index]
-        return Split(self.x, self.y[index], rows, None if self.weight is None else self.weight[index])
+        return Split(self.x, self.y[index], index if self.rows is None else self.rows[index], self._weights(index))
+
+    def _weights(self, index: Tensor) -> Tensor | None:
+        return None if self.weight is None else self.weight[index]
 
     def held_out(self, count: int, generator: torch.Generator) -> tuple[Split, Split]:
         """Hold out `count` samples drawn at random; return the rest, in its order, and the held-out samples."""
@@ -35,8 +56,7 @@ class Split:
     def apart(self, index: Sequence[int] | None = None) -> Split:
         """Copy some samples, or all, so that they share no memory with a pool or another split."""
         chosen = torch.arange(len(self)) if index is None else torch.tensor(index, dtype=torch.int64)
-        weight = None if self.weight is None else self.weight[chosen]
-        return Split(self.take(chosen), self.y[chosen], weight=weight)
+        return Split(self.take(chosen), self.y[chosen], weight=self._weights(chosen))
 
     def __len__(self) -> int:
         return len(self.y)

@@ -95,10 +95,18 @@ OFFICIAL: dict[str, RemoteFile] = {
 }
 
 
-def get(name: str, root: Path, *, base_url: str | None = None, progress: Progress | None = None) -> Path:
+def get(
+    name: str,
+    root: Path,
+    *,
+    base_url: str | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Path:
     """Fetch a data set and return its folder; complete files are kept, partial downloads are continued.
 
-    `base_url` names a mirror that holds the same files; `progress` is called with (bytes so far, total bytes, file).
+    `base_url` names a mirror that holds the same files; `progress` is called with (bytes so far, total bytes, file), and `say` with
+    what is kept, and why a file is fetched.
     """
     known = sources.find(name).name
     if known not in OFFICIAL:
@@ -111,12 +119,15 @@ def get(name: str, root: Path, *, base_url: str | None = None, progress: Progres
     addresses = remote.addresses if base_url is None else (base_url.rstrip("/") + "/",)
     target = root / remote.folder
     if remote.archive and target.is_dir():
+        say(f"{target} is there already: nothing is fetched. To fetch it again, delete it.")
         return target
     place = root if remote.archive else target
     try:
         place.mkdir(parents=True, exist_ok=True)
         for file, md5 in remote.files.items():
-            if not (place / file).is_file() or _md5(place / file) != md5:
+            reason = _reason(place / file, md5)
+            say(f"{file} {reason}." if reason else f"{file} is there already, with the official checksum: it is kept.")
+            if reason:
                 _fetch(addresses, place / file, md5, target, progress or (lambda done, total, file: None))
             if remote.archive:
                 _unpack(place / file, target)
@@ -125,8 +136,27 @@ def get(name: str, root: Path, *, base_url: str | None = None, progress: Progres
     return target
 
 
+def _reason(file: Path, md5: str) -> str:
+    """Say why a file must be fetched; empty if it is there as it should be."""
+    part = _partial(file)
+    if file.is_file():
+        found = _md5(file)
+        return (
+            "" if found == md5 else f"is there but its MD5 sum is {found}, not the official {md5}: it is fetched again"
+        )
+    if part.exists():
+        return f"is there in part ({part.stat().st_size:,} bytes, of an interrupted download): the rest is fetched"
+    if file.suffix == ".gz" and file.with_suffix("").exists():
+        return f"is missing ({file.stem} is there unpacked, but only the packed file has an official checksum): it is fetched"
+    return "is missing: it is fetched"
+
+
+def _partial(file: Path) -> Path:
+    return file.with_name(file.name + ".part")
+
+
 def _fetch(addresses: tuple[str, ...], file: Path, md5: str, target: Path, progress: Progress) -> None:
-    part = file.with_name(file.name + ".part")
+    part = _partial(file)
     tried = []
     for address in addresses:
         failure = _persist(address + file.name, part, progress)

@@ -48,11 +48,16 @@ class Task:
         """The metric used to report, select and rank unless another is requested."""
         return {"multilabel": "f1", "regression": "rmse"}.get(self.kind, "accuracy")
 
-    def loss(self, outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+    def loss(
+        self, outputs: Tensor, y: Tensor, weights: Tensor | None = None, sample_weights: Tensor | None = None
+    ) -> Tensor:
         """Return the batch mean of cross-entropy, binary cross-entropy (averaged over labels) or squared error (averaged over targets).
 
         `weights` has one entry per class and weights the mean; for a multi-label task it weights the positives of each label.
+        `sample_weights` has one entry per sample and weights the mean as well; the two multiply.
         """
+        if sample_weights is not None:
+            return self._weighted_loss(outputs, y, weights, sample_weights)
         match self.kind:
             case "multiclass":
                 return F.cross_entropy(outputs, y, weight=weights)
@@ -65,6 +70,21 @@ class Task:
                 return F.binary_cross_entropy_with_logits(outputs, y, pos_weight=weights)
             case "regression":
                 return F.mse_loss(outputs, y)
+
+    def _weighted_loss(self, outputs: Tensor, y: Tensor, weights: Tensor | None, sample_weights: Tensor) -> Tensor:
+        """Return Σ wℓ / Σ w over the samples of a batch; zero where all weights are zero."""
+        w = sample_weights if weights is None or self.kind not in CLASSES else sample_weights * weights[y]
+        match self.kind:
+            case "multiclass":
+                each = F.cross_entropy(outputs, y, reduction="none")
+            case "binary":
+                each = F.binary_cross_entropy_with_logits(outputs[:, 0], y.to(outputs.dtype), reduction="none")
+            case "multilabel":
+                each = F.binary_cross_entropy_with_logits(outputs, y, pos_weight=weights, reduction="none").mean(1)
+            case "regression":
+                each = F.mse_loss(outputs, y, reduction="none").mean(1)
+        total = w.sum()
+        return (w * each).sum() / torch.where(total > 0, total, 1.0)
 
     def summed_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the unweighted loss summed over samples, which scores accumulate."""

@@ -53,7 +53,8 @@ def _pays(worker: Worker) -> bool:
     protocol, clients = worker.protocol, worker.federation.clients
     if protocol.device != "cpu" or protocol.threads > 1 or len(clients) < 2:
         return False
-    samples = sum(len(c.train) for c in clients) * protocol.join_range[1] * max(1, protocol.epochs)
+    of_each = [protocol.steps * protocol.batch or len(c.train) * max(1, protocol.epochs) for c in clients]
+    samples = sum(of_each) * protocol.join_range[1]
     net, _ = worker.modules.lend("model")
     seconds = samples / protocol.batch * STEP + samples * 6 * len(net.all) / FLOPS
     return seconds > WORTHWHILE[0] and seconds * protocol.rounds > WORTHWHILE[1]

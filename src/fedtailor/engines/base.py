@@ -46,9 +46,7 @@ class Engine(ABC):
     """
 
     trusts_clients: ClassVar[bool] = True  # whether every client is honest
-    holds_states: ClassVar[bool] = (
-        True  # whether clients' private states, and so their personal models, can be read here
-    )
+    holds_states: ClassVar[bool] = True  # whether private states, and so personal models, can be read here
 
     def __init__(self) -> None:
         self.known: set[int] = set()  # clients that have a private state

@@ -11,7 +11,7 @@ import ray
 
 from fedtailor.errors import FedTailorError
 
-KNOCK = 5.0  # seconds for a cluster to answer
+KNOCK = 5.0  # seconds that a cluster has to answer
 
 
 class RayConnection:
@@ -47,7 +47,7 @@ connection = RayConnection()
 
 def connect(address: str, cores: int) -> None:
     """Join the cluster at this address, or start Ray here with this many cores."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # report nothing to anyone
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
     if address not in ("", "auto"):
         _knock(address)
     try:

@@ -32,9 +32,8 @@ log = logging.getLogger("fedtailor")
 PATIENCE = 30.0  # seconds between two log lines of a run that cannot start yet
 ALIKE = ("fedtailor", "torch", "numpy")  # packages that affect the numbers
 
-Flat = tuple[
-    str, tuple[int, ...], np.ndarray
-]  # dtype, shape and bytes of a tensor; Ray passes such arrays without a copy
+# dtype, shape and bytes of a tensor; Ray passes such arrays without a copy
+Flat = tuple[str, tuple[int, ...], np.ndarray]
 
 
 class RayActors(RemoteEngine):

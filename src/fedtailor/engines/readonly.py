@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-Print = tuple[int, int]  # version and checksum
+Fingerprint = tuple[int, int]  # version and checksum
 
 WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an entry
 
@@ -16,32 +16,32 @@ WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by b
 class ReadOnlyPayloads:
     """Detects writes into lent tensors.
 
-    PyTorch counts the writes it knows of. A checksum finds those it does not, through `.data` or a NumPy view, unless values only
-    trade places. Checksums are reused for the next client of the same call.
+    PyTorch counts the writes it knows of. A checksum finds the others, through `.data` or a NumPy view, unless values are only permuted.
+    Checksums are reused for the next client of the same call.
     """
 
     def __init__(self) -> None:
         self._call: Hashable = None
-        self._known: dict[int, tuple[Tensor, Print]] = {}
+        self._known: dict[int, tuple[Tensor, Fingerprint]] = {}
 
     @contextmanager
     def watched(self, call: Hashable, payload: Mapping[str, Tensor]) -> Iterator[list[str]]:
         """Yield a list that names, after the context is left, the entries that were written into."""
         known = self._known if call == self._call else {}
-        before = {name: self._print(tensor, known.get(id(tensor))) for name, tensor in payload.items()}
+        before = {name: self._fingerprint(tensor, known.get(id(tensor))) for name, tensor in payload.items()}
         written: list[str] = []
         yield written
         after = {name: fingerprint(tensor) for name, tensor in payload.items()}
         written.extend(name for name in payload if before[name] != after[name])
         self._call, self._known = call, {id(tensor): (tensor, after[name]) for name, tensor in payload.items()}
 
-    def _print(self, tensor: Tensor, known: tuple[Tensor, Print] | None) -> Print:
+    def _fingerprint(self, tensor: Tensor, known: tuple[Tensor, Fingerprint] | None) -> Fingerprint:
         if known is not None and known[0] is tensor and known[1][0] == version(tensor):
             return known[1]
         return fingerprint(tensor)
 
 
-def fingerprint(tensor: Tensor) -> Print:
+def fingerprint(tensor: Tensor) -> Fingerprint:
     """Return a number that depends on the tensor's bits and its count of writes."""
     return version(tensor), int(tensor.detach().view(WHOLE[tensor.element_size()]).sum())
 

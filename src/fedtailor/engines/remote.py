@@ -127,10 +127,10 @@ class Collector(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: list[tuple[int, str]] = []
+        self.records: list[tuple[int, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append((record.levelno, record.getMessage()))
+        self.records.append((record.levelno, record.getMessage()))
 
 
 class Service:
@@ -158,7 +158,7 @@ class Service:
             reply["mistake"] = str(mistake)
         except Exception:
             reply["trouble"] = traceback.format_exc()
-        reply["log"], self.collector.said = self.collector.said, []
+        reply["log"], self.collector.records = self.collector.records, []
         return reply, up
 
     def _serve(self, plain: dict[str, Any], tensors: Numbered) -> Iterator[tuple[int, Outcome]]:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Work(StrEnum):
-    """One kind of work; its value is the word that travels and appears in the log. `Work(word)` refuses any other word.
+    """One kind of work; its value is the text that travels and appears in the log. `Work(text)` refuses any other text.
 
     >>> Work("fit+score").trains, Work.FIT_AND_SCORE.scores, Work.SCORE.changes_state
     (True, True, False)

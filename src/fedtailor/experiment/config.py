@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import tomli_w
 
 import fedtailor.data.partitions
 import fedtailor.data.sources  # noqa: F401  (both register what they hold)
+from fedtailor.data.client_count import USUAL, default_clients
 from fedtailor.data.description import Description
 from fedtailor.data.federation import Federation
 from fedtailor.data.partition import Partition, partitions
@@ -31,6 +33,7 @@ from fedtailor.learning.metrics import metric
 from fedtailor.learning.protocol import Protocol
 from fedtailor.methods import Method, methods
 from fedtailor.nets import Architecture, nets
+from fedtailor.nets.fitting import FittingNet
 from fedtailor.randomness import numpy_stream
 from fedtailor.registry import Registry, build, option, options
 
@@ -49,7 +52,12 @@ FILES = ("path", "weights", "root")  # options that name a file or folder
 class Settings(Protocol):
     """The plain keys of a config: the protocol, and how the run itself is done."""
 
-    clients: int = option(0, "number of clients (0: as many as the data names, else 20)", at_least=0, at_most=10**6)
+    clients: int = option(
+        0,
+        f"number of clients (0: as many as the data names, else {USUAL}, or fewer where there are too few samples)",
+        at_least=0,
+        at_most=10**6,
+    )
     partition_seed: int | None = option(
         None, "seed of the draw of samples and of their partition (none: the run's seed)", at_least=0, at_most=2**63 - 1
     )
@@ -106,18 +114,37 @@ class Config:
         plain = {k: v for k, v in values.items() if k not in CHOICES}
         check_keys(values)
         tables = {kind: _table(values.get(kind, {})) for kind in CHOICES}
-        common = {k: tables["data"].pop(k) for k in options_of(DataSettings) if k in tables["data"]}
+        every = options_of(DataSettings)
+        common = {k: tables["data"].pop(k) for k in every if k in tables["data"]}
         method = _chosen("method", tables, "fedrep")
-        data = _chosen("data", tables, "digits")
+        data = _chosen("data", tables, "digits", every)
         partition = _chosen("partition", tables, data.fitting_partition)
-        net = _chosen("net", tables, data.fitting_net)
-        settings = build(Settings, plain)
-        if settings.clients == 0 and partition.name != "natural":
-            settings = dataclasses.replace(settings, clients=20)
-        return cls(settings, method, data, build(DataSettings, common, "data"), partition, net)
+        unseen = data.name == "sites"  # no sample is here to choose a net by
+        chosen = "name" in tables["net"] or unseen
+        net = _chosen("net", tables, data.fitting_net) if chosen else FittingNet(tables["net"])
+        return cls(build(Settings, plain), method, data, build(DataSettings, common, "data"), partition, net)
 
-    def federation(self) -> Federation:
-        """Read the data and deal it to the clients."""
+    @property
+    def complete(self) -> bool:
+        """Whether it names the net and the number of clients; otherwise these are chosen by the samples."""
+        return not isinstance(self.net, FittingNet) and not self._counts_clients
+
+    def completed(self, federation: Federation | None = None) -> Config:
+        """Return the config with the net and the number of clients that its federation has; reads the data if none is given."""
+        if self.complete:
+            return self
+        federation = self.federation() if federation is None else federation
+        net = self.net.chosen(federation.task) if isinstance(self.net, FittingNet) else self.net
+        clients = len(federation.clients) if self._counts_clients else self.settings.clients
+        return dataclasses.replace(self, net=net, settings=dataclasses.replace(self.settings, clients=clients))
+
+    @property
+    def _counts_clients(self) -> bool:
+        """Whether the number of clients is left to the samples."""
+        return self.settings.clients == 0 and self.partition.name != "natural"
+
+    def federation(self, description: Description | None = None) -> Federation:
+        """Read the data and deal it to the clients, as a description says if one is given."""
         seed, share = self._data_seed, self.server_share
         pool, aside = self._pool(), None
         if share:
@@ -129,7 +156,8 @@ class Config:
                     len(aside),
                     100 * share,
                 )
-        federation = Federation.from_pool(pool, self.partition, self.settings.clients, seed)
+        clients = default_clients(pool, self.partition, seed) if self._counts_clients else self.settings.clients
+        federation = Federation.from_pool(pool, self.partition, clients, seed, description=description)
         return self.proxied(federation if aside is None else with_proxy(federation, aside))
 
     @property
@@ -232,9 +260,10 @@ def apply_override(values: dict[str, Any], word: str) -> None:
 
 
 def method_overrides(text: str) -> list[str]:
-    """Split a method with its options, fedrep:head_epochs=5, into key=value overrides."""
+    """Split a method with its options, fedrep:head_epochs=5,keep=head,norm, into key=value overrides."""
     name, _, given = text.partition(":")
-    return [f"method={name}", *(f"method.{word}" for word in given.split(",") if word)]
+    words = re.split(r",(?=\w+=)", given)  # other commas are those of a list
+    return [f"method={name}", *(f"method.{word}" for word in words if word)]
 
 
 def _table(value: Any) -> dict[str, Any]:
@@ -242,12 +271,12 @@ def _table(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {"name": value}
 
 
-def _chosen(kind: str, tables: dict[str, dict[str, Any]], default: str) -> Any:
+def _chosen(kind: str, tables: dict[str, dict[str, Any]], default: str, also: Iterable[str] = ()) -> Any:
     fields = dict(tables[kind])
     name = fields.pop("name", default)
     if name == PYTHON and kind in GIVEN:
         return build(GIVEN[kind], fields, kind)
-    return CHOICES[kind].build(name, fields)
+    return CHOICES[kind].build(name, fields, also)
 
 
 def check_keys(values: Mapping[str, Any], more: Iterable[str] = ()) -> None:
@@ -264,6 +293,8 @@ def options_of(cls: type) -> list[str]:
 
 def part_values(part: Any) -> dict[str, Any]:
     """A method, data set, partition or net as a config's table."""
+    if isinstance(part, FittingNet):
+        return dict(part.options)
     return {"name": getattr(part, "file", part.name), **_given(part)}
 
 

@@ -50,7 +50,7 @@ class GivenData(Source):
             test=sum(len(c.test) for c in clients),
             names=_digest(c.name.encode() + b"\0" for c in clients),
             sizes=_digest([str([len(s) for s in splits]).encode()]),
-            labels=_digest(_bytes(s.y) for s in splits),
+            labels=_digest(_bytes(t) for s in splits for t in (s.y, s.weight) if t is not None),
             samples=_digest(piece for s in splits for piece in _samples(s)),
         )
 

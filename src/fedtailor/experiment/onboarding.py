@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -93,17 +94,33 @@ def finished_simulation(path: Path, build: Build = simulation_of) -> Simulation:
 
 
 def read_newcomer(path: Path, words: Iterable[str], description: Description | None = None) -> Federation:
-    """Read all samples of a data set as one client's; `words` (data=…, data.path=…) override the run's config."""
-    return Config.load(RunFolder.open(path).config, words).alone("newcomer", description)
+    """Read all samples of a data set as one client's; `words` (data=…, data.path=…) override the run's config.
+
+    They are encoded as the run's `description` says. The column that named the clients of the run need not be there.
+    """
+    config = Config.load(RunFolder.open(path).config, words)
+    try:
+        return config.alone("newcomer", description)
+    except FedTailorError:
+        if not getattr(config.data, "client", ""):
+            raise
+    without: Any = replace(config.data, client="")  # type: ignore[type-var]
+    return replace(config, data=without).alone("newcomer", description)
 
 
-def data_words(data: str) -> list[str]:
+def newcomer_words(path: Path, data: str) -> list[str]:
+    """Return overrides that name a newcomer's file, folder or data set; a CSV file holds texts if those of the run do."""
+    texts = Config.load(RunFolder.open(path).config).data.name == "text-csv"
+    return data_words(data, csv="text-csv" if texts else "table")
+
+
+def data_words(data: str, csv: str = "table") -> list[str]:
     """Return overrides that name a file or folder by its kind, or a data set by its name."""
     if not data:
         return []
     path = Path(data)
     ending = path.suffix if path.suffix != ".gz" else "".join(path.suffixes[-2:])
-    kind = {".csv": "table", ".csv.gz": "table", ".parquet": "table", ".npz": "arrays"}.get(ending)
+    kind = {".csv": csv, ".csv.gz": csv, ".parquet": "table", ".npz": "arrays"}.get(ending)
     if kind is None and not os.path.isdir(path):  # unlike Path.is_dir, it takes any text
         return [f"data={data}"]
     if kind is None:

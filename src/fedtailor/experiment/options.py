@@ -18,6 +18,7 @@ class ProtocolOptions(TypedDict, total=False):
     join: float | tuple[float, float]
     dropout: float
     epochs: int
+    steps: int
     batch: int
     lr: float
     optimizer: Literal["sgd", "adam", "adamw"]

@@ -42,9 +42,11 @@ class Stop:
 
 def simulation_of(config: Config, federation: Federation | None = None, net: nn.Module | None = None) -> Simulation:
     """The simulation that a config describes, all clients on this machine; data and net made in Python are given with it."""
+    federation = config.federation() if federation is None else federation
+    config = config.completed(federation)
     settings = config.settings
     return Simulation(
-        config.federation() if federation is None else federation,
+        federation,
         config.method,
         config.net if net is None else net,
         head=config.net.head or None if isinstance(config.net, GivenNet) else None,
@@ -70,6 +72,7 @@ def carry_out(
     folder = RunFolder(path)
     if not folder.begun:
         return start(config, path, callbacks, stop, build, command)
+    config = config.completed()
     folder.refuse_other(config)
     return resume(path, callbacks, stop, build, command, config)
 
@@ -87,6 +90,8 @@ def start(
         folder = RunFolder(draft.place, command)
         folder.write_config(config)
         simulation = build(config)
+        config = config.completed(simulation.federation)
+        folder.write_config(config)
         folder.write_versions(config)
         if isinstance(config.net, GivenNet):
             folder.write_net(simulation)
@@ -171,6 +176,9 @@ def _restored(config: Config, folder: RunFolder, build: Build) -> Simulation:
         if not damaged:
             drop_after(folder.checkpoints, checkpoint.round)
             simulation.restore(checkpoint.round, checkpoint.server, checkpoint.clients, folder.records())
+            if simulation.finished and simulation.scored_with_replies and config.settings.save_models:
+                simulation = build(config)  # its models are made of the replies of the last round: repeat that
+                continue
             folder.restore_ledger(simulation.ledger)
             return simulation
         log.warning("'%s' does not hold what it held after round %d: going back.", damaged, checkpoint.round)

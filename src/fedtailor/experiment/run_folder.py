@@ -28,6 +28,7 @@ from fedtailor.experiment.given import PYTHON, initial_weights
 from fedtailor.experiment.journal import Journal, Mark, mark_of, read_marks
 from fedtailor.experiment.ledger import HEADER, Ledger
 from fedtailor.experiment.legacy_folder import lengths
+from fedtailor.experiment.lock import is_locked
 from fedtailor.experiment.simulation import Simulation
 from fedtailor.files import replace_text as replace_text  # offered here too
 from fedtailor.files import replacing
@@ -40,6 +41,7 @@ log = logging.getLogger("fedtailor")
 
 TABLE = "clients.csv"
 GROWING = ("metrics.jsonl", "clients.jsonl", "ledger.csv")
+FIXED = ("description.json", "labels.json")  # written once, at the start
 HARMLESS = ("engine", "workers", "ray_address", "checkpoint_every", "save_models")  # keys that change no number
 
 
@@ -142,15 +144,16 @@ class RunFolder:
         """Say how the run stands; once it is finished, also the checksums by which that can be verified."""
         said: dict[str, Any] = {"state": state, "round": round, "command": self.typed}
         if state == "finished":
-            table = mark_of(self.path / TABLE)
-            marks = {**self.marks(), **({TABLE: table} if table else {})}
+            others = {name: mark_of(self.path / name) for name in (TABLE, *FIXED)}
+            marks = {**self.marks(), **{name: mark for name, mark in others.items() if mark}}
             said["files"] = {name: asdict(mark) for name, mark in marks.items()}
         replace_text(self.path / "status.json", json.dumps(said))
 
     @property
     def state(self) -> str:
-        """The last state written: running, interrupted, failed or finished."""
-        return self._said("state") or "unknown"
+        """The state of the run: running, interrupted (also by a kill, which writes nothing), failed or finished."""
+        said = self._said("state") or "unknown"
+        return "interrupted" if said == "running" and not is_locked(self.path) else said
 
     @property
     def command(self) -> str:

@@ -1,4 +1,4 @@
-"""The vocabulary methods are written in: train a part, embed, class means, weighted mean, pull, mix."""
+"""The building blocks of methods: train a part, embed, class means, weighted mean, pull, mix."""
 
 from fedtailor.learning.descent import Descent
 from fedtailor.learning.losses import Loss, near_prototypes, prototype_distance

@@ -1,4 +1,4 @@
-"""Agreement of two nets stage by stage: by direction where features are generic, by distance where they carry meaning."""
+"""Align two nets stage by stage: by direction in early stages, where features are generic, and by distance in deep ones."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fedtailor.nets.net import Net
 
 
 def stage_features(net: Net, x: Tensor) -> list[Tensor]:
-    """The stages' maps averaged over their pixels, early to deep; the last are the features that the head reads."""
+    """Return the stages' maps averaged over pixels, early to deep; the last are the features that the head receives."""
     return [maps.flatten(2).mean(2) if maps.dim() > 2 else maps for maps in net.stages(x)]
 
 
 @torch.no_grad()
 def check_stages(net: Net, stages: Sequence[int], example: Tensor) -> None:
-    """Refuse a net without stages, one whose last stage is not what its head reads, and stages that it does not have."""
+    """Refuse a net without stages, one whose last stage is not the input of its head, and stages that it does not have."""
     net.eval()
     found = stage_features(net, example)
     features = net.features(example)
     if found[-1].shape != features.shape or not torch.allclose(found[-1], features, rtol=1e-3, atol=1e-4):
         raise FedTailorError(
             f"{type(net.embedder).__name__} cannot be aligned by stages: the last of its stages(x), averaged over pixels, must be the "
-            "features that its head reads."
+            "features that its head receives."
         )
     beyond = [s for s in stages if not 1 <= s <= len(found)]
     if beyond:
@@ -38,9 +38,9 @@ def check_stages(net: Net, stages: Sequence[int], example: Tensor) -> None:
 def stage_distances(
     features: Sequence[Tensor], targets: Sequence[Tensor], directional: int, stages: Sequence[int] = ()
 ) -> Tensor:
-    """Mean over samples and stages of 1 − cos in the first `directional` stages and of the mean squared difference in the others.
+    """Return the mean over samples and stages of 1 − cos, in the first `directional` stages, or of the mean squared difference.
 
-    `stages` names those that count, the first being 1; none means all.
+    `stages` selects stages, counted from 1; empty means all.
     """
     used = stages or range(1, len(features) + 1)
     return torch.stack(
@@ -55,7 +55,7 @@ def stage_distances(
 
 @torch.no_grad()
 def stage_agreement(own: Net, shared: Net, samples: Samples, classes: int) -> dict[str, float]:
-    """Of each stage: the mean cosine of shared features to the own net's mean of their class, and the spread of shared features' norms."""
+    """Return, per stage, the mean cosine of shared features with the own net's class mean, and the deviation of their norms."""
     z, g = (
         [torch.cat(stage) for stage in zip(*(stage_features(net.eval(), x) for x, _ in samples.chunks()), strict=True)]
         for net in (own, shared)

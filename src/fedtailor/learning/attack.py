@@ -1,4 +1,4 @@
-"""Adversarial samples: inputs moved a little, in the direction that misleads a net most."""
+"""Adversarial samples: inputs moved slightly in the direction that increases a net's loss most."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Space = Literal["pixel", "normalised"]
 
 @dataclass(frozen=True)
 class Box:
-    """Where an attack may go, in the net's own inputs: `unit` is the length there of a step of 1, valid inputs lie in low..high."""
+    """Bounds of an attack in the net's inputs: valid inputs lie in low..high, and `unit` is the length of a step of 1 there."""
 
     unit: Tensor
     low: Tensor
@@ -26,12 +26,12 @@ class Box:
 
 
 def attack_box(samples: Samples, space: Space = "pixel") -> Box:
-    """Pixels of 0..1 before they are normalized, or ("normalised", as some published code does) inputs of 0..1 after it.
+    """Return the bounds of pixels, 0..1 before normalization, or ("normalised", as in some published code) 0..1 after it.
 
-    Measurements have no pixels: they move by their own unit and have no bounds.
+    Measurements are not pixels: they move by their own unit and have no bounds.
     """
     if samples.is_tokens:
-        raise FedTailorError("Token ids cannot be moved a little, so there are no adversarial samples of text.")
+        raise FedTailorError("Token ids cannot be moved slightly, so there are no adversarial samples of text.")
     zero, one = torch.zeros_like(samples.mean), torch.ones_like(samples.std)
     if space == "normalised":
         return Box(one, zero, one)
@@ -51,7 +51,7 @@ def pgd(
     step: float = 2 / 255,
     steps: int = 20,
 ) -> Tensor:
-    """Projected gradient ascent on the cross-entropy within ε of x in every entry, from a random start (Madry et al., 2018).
+    """Maximize the cross-entropy by projected gradient ascent within ε of x in every entry, from a random start (Madry et al., 2018).
 
     The net is put in eval mode, so that samples do not depend on each other.
     """

@@ -9,7 +9,7 @@ MARGIN = 4
 
 
 def flip_crop(x: Tensor, black: Tensor, generator: torch.Generator) -> Tensor:
-    """Each image mirrored with chance ½ and moved by up to 4 pixels either way, `black` (one value a channel) filling the edge."""
+    """Mirror each image with probability ½ and shift it by up to 4 pixels; `black` (one value per channel) fills the border."""
     n, channels, height, width = x.shape
     canvas = black.expand(n, channels, height + 2 * MARGIN, width + 2 * MARGIN).clone()
     canvas[:, :, MARGIN:-MARGIN, MARGIN:-MARGIN] = x

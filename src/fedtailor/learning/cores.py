@@ -1,4 +1,4 @@
-"""The server's work in pieces on all cores, with the same numbers on any machine."""
+"""Run the server's work in pieces on all cores, with the same numbers on any machine."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import TypeVar
 
 import torch
 
-ROWS = 250  # of a matrix: what one core multiplies at a time
+ROWS = 250  # rows of a matrix that one core multiplies at a time
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """How many of them this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def on_all_cores(work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> list[Result]:
-    """What becomes of each piece, in order.
+    """Apply `work` to each piece, and return the results in order.
 
-    While the server works its clients' workers wait. A piece is one thread's, however many cores there are: PyTorch's own threads would
-    divide sums by their number, and the result would depend on the machine.
+    Use it where the clients' workers are idle. One thread computes a piece, for any number of cores: PyTorch's own threads would split
+    sums by their number, and the result would depend on the machine.
     """
     pieces = list(pieces)
     if len(pieces) == 1:
         return [work(pieces[0])]
     before = torch.get_num_threads()
     try:
-        # A new thread starts with as many threads of its own as the machine has cores, until it is told otherwise.
+        # By default, PyTorch would use as many threads as cores within each of these threads.
         with ThreadPoolExecutor(cores(), initializer=torch.set_num_threads, initargs=(1,)) as threads:
             return list(threads.map(work, pieces))
     finally:

@@ -1,4 +1,4 @@
-"""Linear discriminant analysis: the Bayes rule of Gaussian features, and how much of the own statistics to mix into shared ones."""
+"""Linear discriminant analysis: the Bayes rule for Gaussian features, and the best weight of own statistics among shared ones."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fedtailor.learning.prototypes import class_means
 
 
 class Gaussian(NamedTuple):
-    """Features of each class: its mean μ_c, and the covariance Σ all classes share, in float64 because Σ has to be solved with."""
+    """The mean μ_c of each class and the common covariance Σ, in float64 because linear systems with Σ are solved."""
 
     means: Tensor
     covariance: Tensor
 
     def mixed(self, own: Gaussian, beta: Tensor) -> Gaussian:
-        """β of the own statistics, 1 − β of these; β is (β_μ, β_Σ), or one for both."""
+        """Mix the own statistics, with weight β, and these, with weight 1 − β; β is (β_μ, β_Σ), or one number for both."""
         return Gaussian(self.means.lerp(own.means, beta[0]), self.covariance.lerp(own.covariance, beta[-1]))
 
 
 def estimated(z: Tensor, y: Tensor, shared: Gaussian, floor: float) -> Gaussian:
-    """Means and pooled covariance of features; the mean of an absent class is the shared one.
+    """Estimate means and pooled covariance from features; an absent class gets the shared mean.
 
-    `floor`, added to the variances, makes the covariance positive definite, however few the samples.
+    `floor` is added to the variances, which makes the covariance positive definite for any number of samples.
     """
     means, counts = class_means(z, y, len(shared.means))
     means = torch.where((counts > 0).unsqueeze(1), means, shared.means)
@@ -35,12 +35,13 @@ def estimated(z: Tensor, y: Tensor, shared: Gaussian, floor: float) -> Gaussian:
     return Gaussian(means, scatter + floor * torch.eye(z.shape[1], dtype=z.dtype, device=z.device))
 
 
-def cross_validated_share(
+def cross_validated_weight(
     z: Tensor, y: Tensor, shared: Gaussian, priors: Tensor, *, eps: float, floor: float, single: bool
 ) -> Tensor | None:
-    """The β = (β_μ, β_Σ) in [0, 1]² of the own statistics with the least cross-entropy in two-fold cross-validation; None if that fails.
+    """Return the weights (β_μ, β_Σ) in [0, 1]² of the own statistics with the lowest cross-entropy in two-fold cross-validation.
 
-    Classes with one sample, which cannot be in both folds, are left out; with no others β is 0. `single` is one β for both.
+    Classes with one sample, which cannot be in both folds, are left out; if there are no others, β is 0. With `single`, both weights are
+    equal. Return None if the fit fails.
     """
     enough = y.bincount()[y] >= 2
     if not enough.any():
@@ -52,21 +53,21 @@ def cross_validated_share(
             loss_of_beta(shared, estimated(z[~held], y[~held], shared, floor), priors, eps, z[held], y[held])
             for held in (first, ~first)
         ]
-        beta = least_in_unit_box(lambda b: folds[0](b) + folds[1](b), z.new_full((1 if single else 2,), 0.5))
+        beta = argmin_in_unit_box(lambda b: folds[0](b) + folds[1](b), z.new_full((1 if single else 2,), 0.5))
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         return None
     return beta.expand(2).clone() if torch.isfinite(beta).all() else None
 
 
 def shrunk(covariance: Tensor, eps: float) -> Tensor:
-    """Σ' = (1 − ε)Σ + ε·(tr Σ / d)·I."""
+    """Return Σ' = (1 − ε)Σ + ε·(tr Σ / d)·I."""
     d = len(covariance)
     level = eps * covariance.trace() / d
     return (1 - eps) * covariance + level * torch.eye(d, dtype=covariance.dtype, device=covariance.device)
 
 
 def bayes_rule(gaussian: Gaussian, priors: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Weight and bias of linear discriminant analysis: log q_c + log N(z; μ_c, Σ') up to a constant."""
+    """Return weight and bias of linear discriminant analysis: log q_c + log N(z; μ_c, Σ') up to a constant."""
     weight = torch.linalg.solve_ex(shrunk(gaussian.covariance, eps), gaussian.means.T).result.T
     return weight, priors.log() - (gaussian.means * weight).sum(1) / 2
 
@@ -74,10 +75,10 @@ def bayes_rule(gaussian: Gaussian, priors: Tensor, eps: float) -> tuple[Tensor, 
 def loss_of_beta(
     shared: Gaussian, own: Gaussian, priors: Tensor, eps: float, z: Tensor, y: Tensor
 ) -> Callable[[Tensor], Tensor]:
-    """Cross-entropy on (z, y) of the Bayes rule of `shared.mixed(own, β)`, as a function of β.
+    """Return the cross-entropy on (z, y) of the Bayes rule for `shared.mixed(own, β)`, as a function of β.
 
-    In the coordinates in which the shared covariance is the identity and the own one diagonal every mix of them is diagonal, so that a
-    trial of β solves nothing.
+    In coordinates in which the shared covariance is the identity and the own one diagonal, every mixture of them is diagonal, so that no
+    linear system has to be solved for a new β.
     """
     root = torch.linalg.cholesky(shrunk(shared.covariance, eps))
 
@@ -97,7 +98,7 @@ def loss_of_beta(
 
 
 def alternate(y: Tensor) -> Tensor:
-    """A mask of every other sample of each class, in the order they come."""
+    """Return a mask of every other sample of each class, in their order."""
     order = y.argsort(stable=True)
     counts = y.bincount()
     starts = counts.cumsum(0) - counts
@@ -106,8 +107,8 @@ def alternate(y: Tensor) -> Tensor:
     return rank % 2 == 0
 
 
-def least_in_unit_box(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """L-BFGS on t with β = sin²t, which reaches 0 and 1 at finite t, as a sigmoid would not."""
+def argmin_in_unit_box(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """Minimize by L-BFGS over t with β = sin²t, which, unlike a sigmoid, reaches 0 and 1 at finite t."""
     t = start.sqrt().asin().requires_grad_()
     solver = torch.optim.LBFGS([t], max_iter=10, max_eval=40, tolerance_grad=1e-4, line_search_fn="strong_wolfe")
 

@@ -1,4 +1,4 @@
-"""Knowledge distillation: a student learns to answer as its teachers do."""
+"""Knowledge distillation: a student learns the outputs of its teachers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Accept = Literal["always", "val_better", "last"]
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
-    """KL(p‖q) of the distributions with these logits, averaged over samples; gradients flow to both."""
+    """Return KL(p‖q) of the distributions with these logits, mean over samples; gradients flow to both."""
     log_p, log_q = p.log_softmax(-1), q.log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1).mean()
 
@@ -29,35 +29,35 @@ def symmetric_kl(p: Tensor, q: Tensor) -> Tensor:
     return kl(p, q) + kl(q, p)
 
 
-def mean_answer(logits: Tensor, of: Literal["logits", "probs"] = "logits") -> Tensor:
-    """Logits of the mean answer of several teachers (teachers × samples × classes): their mean logits or mean probabilities."""
+def mean_output(logits: Tensor, of: Literal["logits", "probs"] = "logits") -> Tensor:
+    """Return logits of the mean of several teachers (teachers × samples × classes): mean logits, or log of mean probabilities."""
     if of == "logits":
         return logits.mean(0)
     return logits.log_softmax(-1).logsumexp(0) - math.log(len(logits))
 
 
 @torch.no_grad()
-def answers(net: Net, x: Tensor, *, train_mode: bool = False) -> Tensor:
-    """The net's logits of x."""
+def outputs_of(net: Net, x: Tensor, *, train_mode: bool = False) -> Tensor:
+    """Return the net's logits for x."""
     net.train(train_mode)
-    # pieces alike in size, for BatchNorm in train mode cannot take a last piece of one
+    # pieces of equal size, since BatchNorm in train mode cannot take a last piece of one sample
     pieces = x.tensor_split(math.ceil(len(x) / CHUNK))
     return torch.cat([net(piece) for piece in pieces])
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What the student sees, and what teachers answer to it (their logits: samples × classes, or teachers × samples × classes)."""
+    """Inputs of the student, and the teachers' logits for them: samples × classes, or teachers × samples × classes."""
 
     x: Tensor
-    answers: Tensor
+    logits: Tensor
 
     def at(self, rows: Tensor) -> Lesson:
-        return Lesson(self.x[rows], self.answers[..., rows, :])
+        return Lesson(self.x[rows], self.logits[..., rows, :])
 
 
 def distil(
-    party: Participant,
+    participant: Participant,
     student: Net,
     lessons: Callable[[Tensor], Sequence[Lesson]],
     divergence: Callable[[Tensor, Tensor], Tensor],
@@ -69,16 +69,16 @@ def distil(
     purpose: str = "distillation",
     refresh: bool = False,
 ) -> None:
-    """Adam, its rate falling to 0 by a cosine, on the sum over lessons of divergence(teachers, student).
+    """Train the student with Adam and a cosine schedule to 0 on the sum over lessons of divergence(teachers, student).
 
-    `lessons(rows)` gives the lessons of these samples of the party's: asked for once, for all that will be seen, or in each step if
-    `refresh`. The students after each step are compared by accuracy on the party's samples: the best is taken ("always"), but only if
-    it beats the one at the start ("val_better"), or the last is taken without looking at labels ("last").
+    `lessons(rows)` returns the lessons for these samples of the participant. It is called once for all samples that will be used, or in
+    each step if `refresh`. The student taken is that of the step with the best accuracy on the participant's samples ("always"), only if
+    it is better than at the start ("val_better"), or that of the last step, without looking at labels ("last").
     """
-    samples = party.samples
-    schedule = list(islice(shuffled(len(samples), batch, steps, party.rng(purpose)), steps))
+    samples = participant.samples
+    schedule = list(islice(shuffled(len(samples), batch, steps, participant.rng(purpose)), steps))
     if student.has_batchnorm and min(batch, len(samples)) == 1:
-        party.warn("nothing was distilled: BatchNorm has no statistics of a batch of one")
+        participant.warn("nothing was distilled: BatchNorm cannot train on batches of one sample")
         schedule = []
     if not schedule:
         return
@@ -102,18 +102,20 @@ def distil(
     weights.grad, student.all.vector = None, chosen
     finite = [value for value in losses if math.isfinite(value)]
     if len(finite) < len(losses):
-        party.warn(f"{len(losses) - len(finite)} of {len(losses)} steps of distillation were left out: not finite")
+        participant.warn(
+            f"{len(losses) - len(finite)} of {len(losses)} steps of distillation were left out: not finite"
+        )
     mean = sum(finite) / len(finite) if finite else math.nan
-    party.log(**{f"{purpose}_loss": mean, f"{purpose}_accuracy_before": start, f"{purpose}_accuracy_after": best})
+    participant.log(**{f"{purpose}_loss": mean, f"{purpose}_accuracy_before": start, f"{purpose}_accuracy_after": best})
 
 
 def _loss_and_gradient(
     student: Net, lessons: Sequence[Lesson], divergence: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[float, Tensor | None]:
-    """Return NaN and no gradient where either is not finite, with the student as it was."""
+    """Return loss and gradient; if either is not finite, return NaN and None, and restore the student."""
     before = student.all.vector
     student.train()
-    loss = torch.stack([divergence(lesson.answers, student(lesson.x)) for lesson in lessons]).sum()
+    loss = torch.stack([divergence(lesson.logits, student(lesson.x)) for lesson in lessons]).sum()
     gradient = student.all.gradient(loss)
     if not (loss.isfinite() and gradient.isfinite().all()):
         student.all.vector = before

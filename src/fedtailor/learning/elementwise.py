@@ -1,4 +1,4 @@
-"""Two vectors mixed entry by entry, with weights learned by gradient descent."""
+"""Mix two vectors entry by entry, with weights learned by gradient descent."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def learned_weights(
     loss: Callable[[Tensor, Tensor], Tensor],
     clamp: bool = True,
 ) -> tuple[Tensor, float]:
-    """Weights W after a gradient step for each batch on the loss of own + (other − own)⊙W, and the last batch's loss.
+    """Return the weights W after one gradient step per batch on the loss at own + (other − own)⊙W, and the loss of the last batch.
 
-    The vectors stand for the weights of `part`, which are left at the mixture.
+    `own` and `other` are weights of `part`, which is left at the mixture.
     """
     difference = other - own
     part.weights = mixed(other, own, weights)

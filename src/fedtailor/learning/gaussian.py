@@ -1,11 +1,12 @@
-"""A Gaussian for each class in the space of features: estimated from class means of clients, drawn from by clients.
+"""One Gaussian per class in feature space: estimated by the server from the clients' class means, sampled by the clients.
 
-A spread stands for a covariance Σ. It is a row of standard deviations for each class (classes × dimensions) where Σ is diagonal, and else
-a matrix A with AᵀA = Σ for each class (classes × rank × dimensions), which is small where there are fewer clients than dimensions.
+A spread represents a covariance Σ. If Σ is diagonal, it holds the standard deviations of each class (classes × dimensions). Otherwise it
+holds a matrix A with AᵀA = Σ for each class (classes × rank × dimensions), which is small if there are fewer clients than dimensions.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -14,13 +15,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedtailor.learning.mixing import Payload, State
-from fedtailor.learning.prototypes import mean_of_means
+from fedtailor.learning.prototypes import class_means, mean_of_means
+from fedtailor.learning.sample_weights import weighted, weights_of
 
-FLOOR = 1e-6  # added to variances, so that no dimension is quite without noise
+FLOOR = 1e-6  # added to variances, so that every dimension has some noise
 
 
 def spread_between(means: Tensor, present: Tensor, centres: Tensor, *, full: bool = False) -> Tensor:
-    """How the clients' class means (clients × classes × dimensions) scatter about their centres; none where one client has the class."""
+    """Return the spread of the clients' class means (clients × classes × dimensions); zero for a class of a single client."""
     clients = present.sum(0)
     weight = present / (clients - 1).clamp(min=1).to(means.dtype).sqrt()
     deviations = (means - centres) * weight.unsqueeze(2)
@@ -31,12 +33,12 @@ def spread_between(means: Tensor, present: Tensor, centres: Tensor, *, full: boo
 
 
 def spread_total(squares: Tensor, centres: Tensor) -> Tensor:
-    """Standard deviations within and between clients, from the mean of z² and the mean of z of each class."""
+    """Return standard deviations within and between clients, from each class's mean of z² and mean of z."""
     return (squares - centres.square()).clamp(min=0).sqrt()
 
 
 def kept_where_unseen(seen: Tensor, new: Tensor, old: Tensor | None) -> Tensor:
-    """`new` for the classes seen now, `old` for the others; matrices of different rank are filled up with zeros."""
+    """Return `new` for the classes seen now and `old` for the others; matrices of lower rank are padded with zeros."""
     if old is None:
         return new
     if new.dim() == 3:
@@ -45,21 +47,27 @@ def kept_where_unseen(seen: Tensor, new: Tensor, old: Tensor | None) -> Tensor:
     return torch.where(seen.view(-1, *(1,) * (new.dim() - 1)), new, old)
 
 
-def gaussians_of(told: Sequence[Payload], known: State, spread: Literal["diag", "full", "total"] | None) -> State:
-    """The Gaussians of all classes, as state: those of the classes that clients told of, and the known ones of the others.
+def class_statistics(z: Tensor, y: Tensor, classes: int, *, squares: bool = False) -> Payload:
+    """Compute what a client sends to `gaussians_of`: class means as `prototypes`, which `classes` it has, means of z² as `squares`."""
+    means, counts = class_means(z, y, classes)
+    found = {"prototypes": means, "classes": counts > 0}
+    return {**found, "squares": class_means(z.square(), y, classes)[0]} if squares else found
 
-    Clients tell their class means as `prototypes`, which `classes` they have and, for the total spread, the means of z² as `squares`.
-    The result has `prototypes`, the mask `known` and, of a kind unless it is None, the `spread`: that of clients' means (diag: variances
-    only, or full), or the total, which is within clients as well.
+
+def gaussians_of(statistics: Sequence[Payload], known: State, spread: Literal["diag", "full", "total"] | None) -> State:
+    """Estimate the Gaussians of all classes from the clients' `class_statistics`; classes of no client keep the known ones.
+
+    Return `prototypes`, the mask `known` and, unless it is None, the `spread`: that of the clients' class means (diag: variances only,
+    or full), or the total spread, within clients as well.
     """
-    means, present = ([payload[name] for payload in told] for name in ("prototypes", "classes"))
+    means, present = ([payload[name] for payload in statistics] for name in ("prototypes", "classes"))
     centres, seen = mean_of_means(means, present)
     found = {
         "prototypes": kept_where_unseen(seen, centres, known.get("prototypes")),
         "known": seen | known.get("known", seen),
     }
     if spread == "total":
-        new = spread_total(mean_of_means([payload["squares"] for payload in told], present)[0], centres)
+        new = spread_total(mean_of_means([payload["squares"] for payload in statistics], present)[0], centres)
     elif spread is not None:
         new = spread_between(torch.stack(means), torch.stack(present), centres, full=spread == "full")
     else:
@@ -70,7 +78,7 @@ def gaussians_of(told: Sequence[Payload], known: State, spread: Literal["diag", 
 def drawn_features(
     centres: Tensor, spread: Tensor, scale: Tensor, labels: Tensor, generator: torch.Generator
 ) -> Tensor:
-    """One feature for each label c, from Normal(centre_c, scale_c²·Σ_c)."""
+    """Draw one feature vector for each label c, from Normal(centre_c, scale_c²·Σ_c)."""
     noise = torch.randn(len(labels), spread.shape[1], generator=generator, dtype=centres.dtype).to(centres.device)
     if spread.dim() == 2:
         noise = noise * spread[labels]
@@ -83,9 +91,7 @@ def drawn_features(
 
 
 def drawn_samples(
-    centres: Tensor,
-    spread: Tensor,
-    known: Tensor,
+    gaussians: State,
     counts: Tensor,
     size: int,
     generator: torch.Generator,
@@ -93,13 +99,40 @@ def drawn_samples(
     uniform: bool = False,
     scaled: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Features and labels of up to `size` samples: labels drawn as `counts` says (`uniform`: all alike), those of unknown classes left out.
+    """Draw features and labels of up to `size` samples from what `gaussians_of` returned; unknown classes are left out.
 
-    The noise is scaled by a class's count, the most frequent one's being 1, or not at all.
+    Labels are drawn in proportion to `counts` (`uniform`: with equal probability). With `scaled`, the noise of a class is multiplied by
+    its count relative to that of the most frequent class.
     """
-    alike = torch.ones_like(counts)
-    prior = alike if uniform else counts
+    known, ones = gaussians["known"], torch.ones_like(counts)
+    prior = ones if uniform else counts
     labels = torch.multinomial(prior.cpu(), size, replacement=True, generator=generator).to(known.device)
     labels = labels[known[labels]]
-    scale = counts / counts.max() if scaled else alike
-    return drawn_features(centres, spread, scale, labels, generator), labels
+    scale = counts / counts.max() if scaled else ones
+    return drawn_features(gaussians["prototypes"], gaussians["spread"], scale, labels, generator), labels
+
+
+def with_drawn_samples(
+    z: Tensor,
+    y: Tensor,
+    gaussians: State,
+    counts: Tensor,
+    ratio: float,
+    generator: torch.Generator,
+    *,
+    clip: bool = False,
+    **how: bool,
+) -> tuple[Tensor, Tensor]:
+    """Add `drawn_samples` to features and labels, a fraction `ratio` of the result; `clip` sets negative drawn features to 0.
+
+    Drawn features weigh as much as the others on average.
+    """
+    size = math.ceil(ratio / (1 - ratio) * len(y) - 1e-9)  # not one more because of rounding
+    if not size:
+        return z, y
+    drawn, labels = drawn_samples(gaussians, counts.to(z.dtype), size, generator, **how)
+    weights = weights_of(y)
+    if weights is not None:
+        weights = torch.cat([weights, weights.mean().expand(len(labels))])
+    both = torch.cat([z, drawn.clamp(min=0) if clip else drawn])
+    return both, weighted(torch.cat([y, labels]), weights)

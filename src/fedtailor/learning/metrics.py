@@ -1,4 +1,4 @@
-"""Metrics by name: how good the outputs of a net are, measured against the labels of one client or of all of them together."""
+"""Metrics by name, of a net's outputs and the labels of one client or of all clients together."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from fedtailor.errors import FedTailorError, nearest
 Asked = str | Callable[[np.ndarray, np.ndarray], float]  # a metric's name, or a function of labels and outputs
 Value = Callable[[Task, np.ndarray, np.ndarray], float]  # of a task, labels and outputs; NaN where it is undefined
 
-PYTHON = "python:"  # before the name of a function, in a config
-CONFUSION = "confusion"  # asked for like a metric; a table per client, not a number
-BINS = 15  # of confidence, in the calibration error
+PYTHON = "python:"  # prefix of the name of a function, in a config
+CONFUSION = "confusion"  # requested like a metric; a table per client, not a number
+BINS = 15  # of confidence, for the calibration error
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number about outputs (n, outputs) and labels.
+    """One number computed from outputs (n, outputs) and labels.
 
-    `power` says how values of several clients pool exactly: the mean over samples of value**power, then its root. Where it is 0, the
-    pooled value has to be computed from all outputs.
+    `power` tells how to pool the values of several clients exactly: the mean over samples of value**power, then its root. If it is 0,
+    the pooled value has to be computed from all outputs.
     """
 
     name: str
@@ -39,11 +39,11 @@ class Metric:
     bounds: tuple[float, float] = (0.0, 1.0)
 
     def __reduce__(self) -> Any:
-        """By name where it has one, for workers that are started as new processes."""
+        """Pickle a known metric by its name, for workers that are started as new processes."""
         return (metric, (self.name,)) if METRICS.get(self.name) is self else super().__reduce__()
 
     def of(self, task: Task, y: Tensor, outputs: Tensor) -> float:
-        """The value for these labels and outputs; NaN where it is undefined, or outputs are not finite."""
+        """Return the value for these labels and outputs; NaN if it is undefined or an output is not finite."""
         if not len(y) or not bool(outputs.isfinite().all()):
             return math.nan
         labels = y if task.kind in CLASSES else y.double()
@@ -51,7 +51,7 @@ class Metric:
         return value if math.isfinite(value) else math.nan
 
     def pooled(self, values: Sequence[float], totals: Sequence[int]) -> float:
-        """The value over all samples, from those of clients with so many samples each; NaN where it does not follow from them."""
+        """Return the value over all samples, from clients' values and numbers of samples; NaN if it does not follow from them."""
         if not self.power or not totals:
             return math.nan
         return float(np.average(np.power(values, self.power), weights=totals) ** (1 / self.power))
@@ -61,9 +61,9 @@ class Metric:
 
 
 def selected(task: Task, asked: Sequence[Asked] = (), select_by: str = "") -> tuple[Metric, ...]:
-    """The metrics of a run, the one that selects and ranks first.
+    """Return the metrics of a run; the first one selects rounds and ranks methods.
 
-    Accuracy is among them wherever a sample has one class. Raise a FedTailorError for a metric that does not exist or fit the task.
+    Accuracy is always included if a sample has one class. Raise a FedTailorError for a metric that does not exist or fit the task.
     """
     names = [a for a in asked if a != CONFUSION]
     own = {m.name: m for m in map(metric, names)}
@@ -73,17 +73,17 @@ def selected(task: Task, asked: Sequence[Asked] = (), select_by: str = "") -> tu
     for m in found.values():
         if task.kind not in m.tasks:
             raise FedTailorError(
-                f"The metric '{m.name}' is not one of a {task.kind} task. Those that are: {', '.join(_fitting(task))}."
+                f"The metric '{m.name}' does not fit a {task.kind} task. Metrics that do: {', '.join(_fitting(task))}."
             )
     if CONFUSION in asked and task.kind not in CLASSES:
-        raise FedTailorError(f"A confusion matrix is of classes, but this is a {task.kind} task.")
+        raise FedTailorError(f"A confusion matrix needs classes, but this is a {task.kind} task.")
     return tuple(found.values())
 
 
 def metric(asked: Asked) -> Metric:
-    """The metric of this name, or one made of a function f(labels, outputs) of NumPy arrays, named after it.
+    """Return the metric of this name, or one made from a function f(labels, outputs) of NumPy arrays and named after it.
 
-    Larger values of a function are better, unless it has an attribute `lower_is_better`.
+    Larger values of a function are better, unless it has a true attribute `lower_is_better`.
     """
     if isinstance(asked, str):
         if asked.startswith(PYTHON):
@@ -109,11 +109,11 @@ class _Own:
 
 
 def _function_elsewhere(name: str) -> Metric:
-    """A metric that was a function in Python: a run with it can be looked at, but not evaluated."""
+    """Return a placeholder for a metric that was a Python function: its run can be shown, but not evaluated."""
 
     def value(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
         raise FedTailorError(
-            f"The metric '{name}' is a function in Python, which a run folder does not hold: resume with it, such as "
+            f"The metric '{name}' is a Python function, which a run folder does not contain: pass it to resume, as in "
             f"ft.load(…).resume(metrics=[{name}])."
         )
 
@@ -121,7 +121,7 @@ def _function_elsewhere(name: str) -> Metric:
 
 
 def confusion(task: Task, y: Tensor, outputs: Tensor) -> list[list[int]]:
-    """How many samples of each class (rows) are taken for each class (columns)."""
+    """Count how many samples of each class (rows) are predicted as each class (columns)."""
     pairs = y * task.classes + task.predicted(outputs)
     return torch.bincount(pairs, minlength=task.classes**2).view(task.classes, -1).tolist()
 
@@ -131,26 +131,26 @@ def predicted(task: Task, outputs: np.ndarray) -> np.ndarray:
 
 
 def probabilities(task: Task, outputs: np.ndarray) -> np.ndarray:
-    """Of each class of a multi-class task (n, classes), else of class 1 or of each label being there."""
+    """Return probabilities: of each class (n, classes) in a multi-class task, else of class 1 or of each label."""
     logits = torch.from_numpy(outputs)
     return (logits.softmax(1) if task.kind == "multiclass" else logits.sigmoid()).numpy()
 
 
 def _scikit(name: str, **options: Any) -> Value:
-    """A function of scikit-learn's on labels and predictions; imported when it is first used, since that takes a second."""
+    """Return a metric of scikit-learn on labels and predictions; imported on first use, since that takes a second."""
 
     def value(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
         import sklearn.metrics
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of classes that are predicted but not there
+            warnings.simplefilter("ignore")  # about classes that are predicted but absent
             return float(getattr(sklearn.metrics, name)(y, predicted(task, outputs), **options))
 
     return value
 
 
 def _ranking(name: str) -> Value:
-    """One against the rest: the mean over classes or labels of which there are samples with and without; undefined if there is none."""
+    """Return a one-against-rest metric, mean over the classes or labels that some samples have and some have not; NaN if none."""
 
     def value(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
         import sklearn.metrics
@@ -170,7 +170,7 @@ def _log_loss(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
 
 
 def _calibration(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
-    """The expected calibration error: |accuracy − confidence| of the samples in each bin of confidence, weighted by their number."""
+    """Return the expected calibration error: |accuracy − confidence| per bin of confidence, weighted by its number of samples."""
     p = probabilities(task, outputs)
     confidence = p.max(1) if task.kind == "multiclass" else np.maximum(p, 1 - p)[:, 0]
     right = predicted(task, outputs) == y
@@ -180,7 +180,7 @@ def _calibration(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
 
 
 def _r2(task: Task, y: np.ndarray, outputs: np.ndarray) -> float:
-    """The mean over targets; undefined where a target does not vary."""
+    """Return the mean over targets; NaN if a target does not vary."""
     if not (y != y[0]).any(0).all():
         return math.nan
     return _scikit("r2_score")(task, y, outputs)

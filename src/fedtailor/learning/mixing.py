@@ -1,4 +1,4 @@
-"""What travels between clients and server, and how vectors are averaged and mixed."""
+"""Payloads and replies that travel between clients and server, and the averaging and mixing of vectors."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 
 Payload = dict[str, Tensor]
 State = dict[str, Tensor]
-Weights = Literal["samples", "clients"] | Sequence[float]  # of the replies in a mean
+Weights = Literal["samples", "clients"] | Sequence[float]  # of the replies in a weighted mean
 
-BLOCK = 4096  # columns: of a thousand models of floats, 16 MB
+BLOCK = 4096  # columns; for a thousand models in float32, 16 MB
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What one client sent up: `reply["body"]`, and how many training samples stand behind it."""
+    """The payload that one client sent, `reply["body"]`, and the number of samples it trained on."""
 
     client: int
     samples: int
@@ -29,7 +29,7 @@ class Reply:
 
 
 def weighted_mean(replies: Sequence[Reply], name: str, by: Weights = "samples") -> Tensor:
-    """Mean of one entry over replies: by samples, by clients (all alike), or by the weights given."""
+    """Return the mean of one entry over replies, weighted by samples, by clients (all equal), or by given weights."""
     if by == "samples":
         weights = [float(r.samples) for r in replies]
     else:
@@ -41,18 +41,19 @@ def weighted_mean(replies: Sequence[Reply], name: str, by: Weights = "samples") 
     return mean
 
 
-def mixed(own: Tensor, other: Tensor, share: float | Tensor) -> Tensor:
-    """share·own + (1−share)·other, with one share or one for each entry."""
-    return torch.lerp(other, own, share)
+def mixed(own: Tensor, other: Tensor, weight: float | Tensor) -> Tensor:
+    """Return weight·own + (1−weight)·other, with one weight for all entries or one per entry."""
+    return torch.lerp(other, own, weight)
 
 
 def mix_into_rows(rows: Tensor, chosen: Tensor, kept: Tensor, taken: Tensor, vectors: Sequence[Tensor]) -> None:
-    """Set rows[chosen] to kept·rows[chosen] + taken @ vectors, a block of columns at a time: models of all clients are large."""
+    """Set rows[chosen] to kept·rows[chosen] + taken @ vectors, one block of columns at a time to save memory."""
+    kept, taken = kept.to(rows), taken.to(rows)
     for columns in column_blocks(rows.shape[1]):
         block = torch.stack([vector[columns] for vector in vectors])
         rows[chosen, columns] = torch.addmm(kept * rows[chosen, columns], taken, block)
 
 
 def column_blocks(width: int) -> Iterator[slice]:
-    """Stretches of so many columns, to work on the models of all clients without another copy of them."""
+    """Yield slices of at most `BLOCK` columns, to process the models of all clients without copying them all."""
     return (slice(start, min(start + BLOCK, width)) for start in range(0, width, BLOCK))

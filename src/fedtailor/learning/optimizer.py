@@ -15,15 +15,15 @@ class Optimizer:
     """The protocol's optimizer for one part, at a learning rate that may differ from step to step."""
 
     def __init__(self, part: Part, protocol: Protocol, state: Mapping[str, Tensor]) -> None:
-        """`state` is what an earlier optimizer of this part had as `state`, or empty."""
+        """`state` is the `state` of an earlier optimizer of this part, or empty."""
         self.part = part
         self.clip_norm = protocol.clip_norm
-        self._weights = part._trainable.joined  # the memory itself, or a copy of several stretches
+        self._weights = part._trainable.joined  # the memory itself, or a copy if it is in several pieces
         self._rule = _rule(self._weights, protocol)
         self._rule.state[self._weights].update({name: tensor.clone() for name, tensor in state.items()})
 
     def step(self, gradient: Tensor | None, lr: float, pull: Pull | None = None) -> None:
-        """Move the part along a gradient, a vector over its trainable entries, and down a pull."""
+        """Take one step down a gradient, a vector over the part's trainable entries, and down a pull."""
         if pull is not None:
             towards = self.part.pull_gradient(pull)
             gradient = towards if gradient is None else gradient + towards
@@ -41,7 +41,7 @@ class Optimizer:
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """What the next step depends on beside its gradient: momentum, means of gradients and of their squares, their number."""
+        """What the next step depends on besides its gradient: momentum, moments, number of steps."""
         return {name: value for name, value in self._rule.state[self._weights].items() if isinstance(value, Tensor)}
 
 

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from fedtailor.learning.kernels import features_suffice, kernel
 from fedtailor.learning.losses import Loss
 from fedtailor.learning.mixing import Reply, State, Weights, weighted_mean
 from fedtailor.learning.protocol import Protocol
-from fedtailor.learning.samples import Samples, shuffled_pairs
+from fedtailor.learning.sample_weights import weights_of
+from fedtailor.learning.samples import ENDLESS, Samples, shuffled_pairs
 from fedtailor.learning.schedule import lr_factor
 from fedtailor.learning.server_optimizer import server_step
 from fedtailor.nets.architecture import Architecture
@@ -144,17 +146,32 @@ class Participant:
     def batches(
         self, epochs: int | None = None, *, size: int | None = None, purpose: str = "batches"
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled batches of the training samples; see `steps`."""
-        epochs = self.protocol.epochs if epochs is None else epochs
-        return self.samples.batches(size or self.protocol.batch, epochs, self.rng(purpose))
+        """Shuffled batches of the training samples, for so many epochs or for as long as a round trains; see `steps`."""
+        epochs, steps = self._duration(epochs)
+        return islice(self.samples.batches(size or self.protocol.batch, epochs, self.rng(purpose)), steps)
+
+    def _duration(self, epochs: int | None) -> tuple[int, int | None]:
+        """Return epochs, and after how many batches to stop before their end: the protocol's, unless epochs are given."""
+        if epochs is None and self.protocol.steps:
+            return ENDLESS, self.protocol.steps
+        return self.protocol.epochs if epochs is None else epochs, None
 
     @property
     def task(self) -> Task:
         return self.modules.task
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The task's loss, the mean over a batch, with the class weights that the protocol asks for."""
-        return self.task.loss(outputs, y, self.class_weights)
+        """The task's loss, the mean over a batch by the weights of its samples, and with the class weights that the protocol asks for."""
+        return self.task.loss(outputs, y, self.class_weights, self.sample_weights(y))
+
+    def sample_weights(self, y: Tensor) -> Tensor | None:
+        """The weights of a batch's samples, None where samples have none."""
+        weights = weights_of(y)
+        if weights is None and self.samples.weights is not None:
+            raise FedTailorError(
+                "Samples have weights, but labels reached the loss without theirs: the method does not support sample weights."
+            )
+        return weights
 
     @cached_property
     def class_weights(self) -> Tensor | None:
@@ -167,7 +184,7 @@ class Participant:
     @property
     def plain_cross_entropy(self) -> bool:
         """Whether the task's loss is the one that steps are written out for."""
-        return self.task.kind == "multiclass" and self.class_weights is None
+        return self.task.kind == "multiclass" and self.class_weights is None and self.samples.weights is None
 
     def train(
         self,
@@ -196,8 +213,8 @@ class Participant:
         if on is None:
             batches = self.batches(epochs, purpose=purpose)
         else:
-            epochs = self.protocol.epochs if epochs is None else epochs
-            batches = shuffled_pairs(*on, self.protocol.batch, epochs, self.rng(purpose))
+            epochs, steps = self._duration(epochs)
+            batches = islice(shuffled_pairs(*on, self.protocol.batch, epochs, self.rng(purpose)), steps)
         in_head = part.entries.keys() <= net.head.entries.keys()
         statistics = net.embedder.state_dict() if in_head and not net.repeatable else {}
         statistics = {name: tensor.clone() for name, tensor in statistics.items()}

@@ -23,6 +23,12 @@ class Protocol:
     )
     dropout: float = option(0.0, "chance that a picked client drops out before it replies", at_least=0.0, at_most=1.0)
     epochs: int = option(1, "local epochs of each round", at_least=0, at_most=10**6)
+    steps: int = option(
+        0,
+        "optimizer steps of each round in place of epochs, over reshuffled batches (0: by epochs)",
+        at_least=0,
+        at_most=10**9,
+    )
     batch: int = option(10, "batch size of local training", at_least=1, at_most=10**6)
     lr: float = option(0.05, "learning rate of local training", above=0.0, at_most=1e6)
     optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "optimizer of local training, as torch.optim has it")
@@ -104,6 +110,10 @@ class Protocol:
         if self.patience and not self.validation:
             raise FedTailorError(
                 f"patience = {self.patience} needs samples to judge rounds by: hold some out, such as validation=0.2."
+            )
+        if self.steps and self.epochs != 1:
+            raise FedTailorError(
+                f"epochs = {self.epochs} and steps = {self.steps} both say how long a round trains. Leave one out."
             )
         low, high = self.join_range
         if not 0 < low <= high <= 1:

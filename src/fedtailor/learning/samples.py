@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -14,8 +15,10 @@ from fedtailor.data.task import CLASSES
 from fedtailor.errors import FedTailorError
 from fedtailor.learning.augment import flip_crop
 from fedtailor.learning.protocol import Protocol
+from fedtailor.learning.sample_weights import counts, taken, weighted, weights_of
 from fedtailor.nets.net import Net
 
+ENDLESS = sys.maxsize  # epochs, of batches that are taken for as long as steps are
 CHUNK = 256  # samples in one forward pass when nothing trains: larger ones no longer fit into a core's cache
 
 
@@ -41,7 +44,9 @@ class Samples:
             )
         self.task = federation.task
         floats = self.task.kind not in CLASSES
-        self.y = split.y.to(self.device, self.dtype) if floats else split.y.to(self.device)
+        y = split.y.to(self.device, self.dtype) if floats else split.y.to(self.device)
+        self.weights = None if split.weight is None else split.weight.to(self.device, self.dtype)
+        self.y = weighted(y, self.weights)
         self.x = self._normalized(torch.arange(len(split))) if ready else None
         self._features: tuple[object, Tensor] | None = None
 
@@ -56,7 +61,8 @@ class Samples:
         some = copy.copy(self)
         here = rows.to(self.device)
         some.split = self.split.subset(rows)
-        some.y = self.y[here]
+        some.y = taken(self.y, here)
+        some.weights = weights_of(some.y)
         some.x = None if self.x is None else self.x[here]
         some._features = None
         return some
@@ -71,8 +77,11 @@ class Samples:
         if self.x is not None:
             yield from shuffled_pairs(self.x, self.y, size, epochs, generator)
         else:
-            for index in shuffled(len(self), size, epochs, generator):
-                yield self.take(index), self.y[index.to(self.device)]
+            some = counts(self.y)  # else steps would be sought without end
+            for index in shuffled(len(self) if some else 0, size, epochs, generator):
+                y = taken(self.y, index.to(self.device))
+                if counts(y):
+                    yield self.take(index), y
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Everything in order, in large pieces."""
@@ -110,11 +119,14 @@ def shuffled(n: int, size: int, epochs: int, generator: torch.Generator) -> Iter
 def shuffled_pairs(
     x: Tensor, y: Tensor, size: int, epochs: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches of `shuffled` as rows of x and y."""
-    n = len(y)
+    """The batches of `shuffled` as rows of x and y, but those whose samples all have weight zero."""
+    n = len(y) if counts(y) else 0
     size = min(size, n)
     for _ in range(epochs if n else 0):
         order = torch.randperm(n, generator=generator).to(x.device)
-        mixed_x, mixed_y = x[order], y[order]
+        mixed_x, mixed_y = x[order], taken(y, order)
         for start in range(0, n - size + 1, size):
-            yield mixed_x[start : start + size], mixed_y[start : start + size]
+            rows = slice(start, start + size)
+            batch = taken(mixed_y, rows)
+            if counts(batch):
+                yield mixed_x[rows], batch

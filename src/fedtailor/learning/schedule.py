@@ -8,10 +8,10 @@ from fedtailor.learning.protocol import Protocol
 
 
 def lr_factor(protocol: Protocol, round: int) -> float:
-    """What the learning rates of round t, counted from 1, are multiplied with.
+    """Return the factor of all learning rates in a round, counted from 1.
 
-    A function of the round alone, so that it does not matter who takes part or where a run was resumed. The factor rises linearly over
-    the rounds of the warm-up; the schedule then covers the rounds that are left.
+    It depends on the round alone, not on who takes part or where a run was resumed. It rises linearly during the warm-up; the schedule
+    covers the remaining rounds.
     """
     if round <= protocol.warmup:
         return round / (protocol.warmup + 1)

@@ -1,4 +1,4 @@
-"""How well a model does on a client's own samples."""
+"""Score a model on a client's own samples."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedtailor.learning.samples import Samples
 
 @dataclass(frozen=True)
 class Score:
-    """Right answers and summed loss over `total` samples, and the values of further metrics (NaN where undefined).
+    """Correct predictions and summed loss over `total` samples, and the values of further metrics (NaN if undefined).
 
-    `outputs` of the model are kept where a metric of all clients together needs them; they never leave a site of a real federation.
-    `validation` is the score on the samples held out of training, if there are any.
+    `outputs` of the model are kept if a metric over all clients needs them; they never leave a site of a real federation.
+    `validation` is the score on the samples held out from training, if there are any.
     """
 
     correct: int = 0
@@ -33,12 +33,12 @@ class Score:
         return self.correct / self.total if self.total else math.nan
 
     def value(self, name: str) -> float:
-        """The value of a metric."""
+        """Return the value of a metric; NaN if it was not computed."""
         return self.accuracy if name == "accuracy" else self.values.get(name, math.nan)
 
 
 def score(model: nn.Module, samples: Samples, metrics: Sequence[Metric] = (), *, keep_outputs: bool = False) -> Score:
-    """The score of a model on samples, with the values of these metrics."""
+    """Score a model on samples, with the values of these metrics."""
     further = [metric for metric in metrics if metric.name != "accuracy"]
     plain, outputs = _pass(model, samples, collect=bool(further) or keep_outputs)
     if outputs is None or not len(samples):

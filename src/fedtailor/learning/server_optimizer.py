@@ -1,4 +1,4 @@
-"""Optimizers of the server, to which the clients' mean is a step: w − mean is a gradient (Reddi et al., 2021; Hsu et al., 2019)."""
+"""Optimizers of the server, which take w − (mean of the clients) as a gradient (Reddi et al., 2021; Hsu et al., 2019)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from fedtailor.learning.protocol import Protocol
 
 
 def server_step(protocol: Protocol, weights: Tensor, mean: Tensor, state: State) -> tuple[Tensor, State]:
-    """The new weights and the new state of the optimizer; nothing that is given changes."""
+    """Return the new weights and the new state of the optimizer; the arguments stay unchanged."""
     if protocol.server_optimizer == "momentum":
         return _momentum_step(protocol, weights, mean, state)
     return _adaptive_step(protocol, weights, mean, state)
 
 
 def _momentum_step(protocol: Protocol, weights: Tensor, mean: Tensor, state: State) -> tuple[Tensor, State]:
-    """FedAvgM."""
+    """Take a step of FedAvgM."""
     lr = 1.0 if protocol.server_lr is None else protocol.server_lr
     new = weights.clone()
     new.grad = weights - mean
@@ -29,9 +29,9 @@ def _momentum_step(protocol: Protocol, weights: Tensor, mean: Tensor, state: Sta
 
 
 def _adaptive_step(protocol: Protocol, weights: Tensor, mean: Tensor, state: State) -> tuple[Tensor, State]:
-    """FedAdagrad, FedAdam and FedYogi, Algorithm 2 of Reddi et al.
+    """Take a step of FedAdagrad, FedAdam or FedYogi (Algorithm 2 of Reddi et al.).
 
-    Written out: torch.optim's Adam and Adagrad correct for the bias of the first steps or start v at another value, and it has no Yogi.
+    torch.optim cannot be used: its Adam corrects the bias of the first steps, its Adagrad starts v at another value, and it has no Yogi.
     """
     lr = 0.01 if protocol.server_lr is None else protocol.server_lr
     beta1, beta2, tau = protocol.server_momentum, protocol.server_beta2, protocol.server_tau

@@ -1,4 +1,4 @@
-"""How alike clients are: by the labels they hold, and by the weights they have learned."""
+"""Similarity of clients: of their label distributions, and of their weights."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from fedtailor.learning.mixing import column_blocks
 
 
 def label_similarity(labels: Tensor, others: Tensor | None = None) -> Tensor:
-    """Cosine of label counts or shares (clients × classes), each row with each; a client without samples is like no one."""
+    """Return the cosines of label counts or proportions (clients × classes) of all pairs; 0 for a client without samples."""
     rows = F.normalize(labels.double(), dim=1)
     columns = rows if others is None else F.normalize(others.double(), dim=1)
     return rows @ columns.T
 
 
-def squared_distances(vectors: Tensor) -> Tensor:
-    """‖w_i − w_j‖² of all rows (n × n, zero on the diagonal) from matrix products of blocks of columns, added up in float64.
+def similarity_weights(labels: Tensor, others: Tensor) -> Tensor:
+    """Return label similarities normalized to sum to 1 per row; a row stays 0 if no other has a label in common."""
+    similarity = label_similarity(labels, others)
+    return similarity / similarity.sum(1, keepdim=True).clamp(min=1e-300)
 
-    The mean is taken off first: what models share would otherwise drown their differences in rounding.
+
+def squared_distances(vectors: Tensor) -> Tensor:
+    """Return ‖w_i − w_j‖² of all pairs of rows (n × n, zero diagonal), from matrix products of column blocks summed in float64.
+
+    The mean is subtracted first: otherwise rounding errors of what the models have in common would exceed their differences.
     """
     n = len(vectors)
     products = torch.zeros(n, n, dtype=torch.float64, device=vectors.device)
@@ -32,7 +38,7 @@ def squared_distances(vectors: Tensor) -> Tensor:
 
 
 def _add_products(vectors: Tensor, products: Tensor) -> None:
-    """Add those of all rows on and above the diagonal, for below it all is the same."""
+    """Add the products of all pairs of rows on and above the diagonal; those below are their mirror image."""
 
     def add(start: int) -> None:
         products[start : start + ROWS, start:] += vectors[start : start + ROWS] @ vectors[start:].T

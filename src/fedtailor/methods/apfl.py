@@ -15,7 +15,10 @@ from fedtailor.registry import option
 @methods.register("apfl")
 @dataclass(frozen=True)
 class APFL(GlobalModel):
-    """Predict with a mixture of an own and the global model, and learn the share of each (Deng et al., 2020)."""
+    """Predict with a mixture of an own model and the global one, with a learned weight α (Deng et al., 2020).
+
+    Only the global model travels; the own model and α stay with the client.
+    """
 
     paper = "Deng et al., Adaptive Personalized Federated Learning"
     year = 2020
@@ -23,10 +26,10 @@ class APFL(GlobalModel):
     keeps = ("own", "alpha")
     new_client = "starts from the global model and trains its own as in one round, sending nothing back"
 
-    alpha: float = option(0.5, "α: share of the own model at the start", at_least=0.0, at_most=1.0)
-    adaptive: bool = option(True, "learn α; false leaves it at its start")
+    alpha: float = option(0.5, "α: initial weight of the own model", at_least=0.0, at_most=1.0)
+    adaptive: bool = option(True, "learn α; false keeps its initial value")
     pfllib_style: bool = option(
-        False, "as PFLlib: the own model trains on its own loss and becomes the mixture at the end of each round"
+        False, "as in PFLlib: the own model trains on its own loss and is replaced by the mixture after each round"
     )
 
     def init(self, client: Client) -> State:
@@ -48,7 +51,7 @@ class APFL(GlobalModel):
         return {"model": net.all.vector}
 
     def _step(self, client: Client, step: Descent, net: Net, own: Net, alpha: float, x: Tensor, y: Tensor) -> float:
-        """w ← w − η∇f(w) and v ← v − ηα∇f(v̄), where v̄ = αv + (1−α)w; returns ∂f(v̄)/∂α = ⟨v − w, ∇f(v̄)⟩."""
+        """w ← w − η∇f(w) and v ← v − ηα∇f(v̄), where v̄ = αv + (1−α)w; return ∂f(v̄)/∂α = ⟨v − w, ∇f(v̄)⟩."""
         v = own.all.weights.detach()
         own.all.mix(own.all, net.all, alpha)
         loss, mixture_loss = client.loss(net(x), y), client.loss(own(x), y)
@@ -62,7 +65,7 @@ class APFL(GlobalModel):
     def _pfllib_step(
         self, client: Client, step: Descent, net: Net, own: Net, alpha: float, x: Tensor, y: Tensor
     ) -> float:
-        """w and v each descend their own loss; α's gradient mixes their gradients and pulls α to zero."""
+        """Let w and v each descend their own loss; return α's gradient, a mixture of theirs plus a pull of α to zero."""
         loss, own_loss = client.loss(net(x), y), client.loss(own(x), y)
         at_w, at_v = net.all.gradient(loss), own.all.gradient(own_loss)
         step(own_loss, own.all, gradient=at_v)

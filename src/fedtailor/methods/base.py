@@ -1,4 +1,4 @@
-"""What a method is: the algorithm of one paper as a handful of short functions that speak of one round."""
+"""Base classes of methods: the algorithm of one paper as a few short functions, each for one step of a round."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedtailor.data.task import KINDS, Kind
 from fedtailor.learning import Client, Payload, Reply, Server, State
+from fedtailor.learning.participants import Modules
 from fedtailor.registry import Registry, check
 
-NEWCOMER = -1  # the number of a client that the server has not met
+NEWCOMER = -1  # in place of the number of a client that the server does not know
 
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """Base of all methods. Dataclass fields are the hyper-parameters; the functions below are called in the order they stand here.
+    """Base class of all methods. Its dataclass fields are the hyper-parameters; its functions are called in the order defined here.
 
-    A method holds no state of its own: the server's is `server.state`, a client's private one is `client.state`, and nothing but the
-    payloads passes between them. Only the entries named in `up` may leave a client.
+    A method holds no state: the server's state is `server.state`, a client's private state is `client.state`, and only payloads pass
+    between them. Only the entries named in `up` may leave a client.
     """
 
     name: ClassVar[str]
@@ -34,7 +35,7 @@ class Method(ABC):
     eval_point: ClassVar[Literal["after_sync", "after_train"]] = "after_sync"
     averages: ClassVar[bool] = False  # whether `aggregate` uses server.average, which a server optimizer needs
     bn_buffers: ClassVar[Literal["local", "average"]] = "local"
-    tasks: ClassVar[tuple[Kind, ...]] = KINDS  # what it can learn; a method that needs classes says so
+    tasks: ClassVar[tuple[Kind, ...]] = KINDS  # what it can learn; a method that needs classes declares it
     new_client: ClassVar[str] = "trains as in one round with what the server sends, sending nothing back"
 
     def __post_init__(self) -> None:
@@ -42,30 +43,30 @@ class Method(ABC):
 
     @property
     def needs_proxy(self) -> bool:
-        """Whether the server cannot do without proxy samples."""
+        """Whether the server needs proxy samples."""
         return False
 
     def hello(self, client: Client) -> Payload:
-        """Told to the server once, before the first round (label shares, for example)."""
+        """Return what a client sends once, before the first round (label proportions, for example)."""
         return {}
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
-        """Set up `server.state`."""
+        """Set up `server.state`; `hellos` maps clients to what they sent in `hello`."""
 
     def init(self, client: Client) -> State:
-        """The private state of a client when it is first met."""
+        """Return the initial private state of a client."""
         return {}
 
     def send(self, server: Server, client: int) -> Payload:
-        """What the server sends to one client; by default what its state has of the entries in `down`."""
+        """Return what the server sends to one client; by default the entries of its state that `down` names."""
         return {name: server.state[name] for name in self.down if name in server.state}
 
     @abstractmethod
     def fit(self, client: Client, payload: Payload) -> Payload:
-        """Local training: may change `client.state`, returns what is sent up."""
+        """Train locally, update `client.state`, and return what is sent to the server."""
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        """Make the new `server.state` of the replies, which come in the order of client numbers; there is at least one."""
+        """Update `server.state` from the replies: at least one, ordered by client number."""
 
     @property
     def syncs_everyone(self) -> bool:
@@ -73,29 +74,38 @@ class Method(ABC):
         return False
 
     def sync(self, client: Client, payload: Payload) -> None:
-        """What a client does with the server's new payload before it is evaluated; see `syncs_everyone`."""
+        """Take in the server's new payload before evaluation; see `syncs_everyone`."""
 
     @abstractmethod
     def personal(self, client: Client, payload: Payload) -> nn.Module:
-        """The client's own model. `payload` is what the server would send now or, after local training, that with the client's reply."""
+        """Return the client's model for prediction.
+
+        `payload` is what the server would send now; right after local training, it is what was received, updated by the client's reply.
+        """
+
+    def saved_module(self, modules: Modules, client: int, weights: Mapping[str, Tensor]) -> nn.Module:
+        """The module that saved weights of a client's personal model are loaded into, by default the net.
+
+        A method whose `personal` returns another module than the net builds that here; `modules.lend` has the nets.
+        """
+        return modules.lend("model")[0]
 
     @property
     def closing_steps(self) -> int:
-        """How many times `finish` runs at every client after the last round (epochs of fine-tuning)."""
+        """How often `finish` runs at every client after the last round (epochs of fine-tuning)."""
         return 0
 
     def finish(self, client: Client, payload: Payload) -> None:
-        """One closing step of a client after the last round."""
+        """Take one closing step at a client after the last round."""
 
     def welcome(self, server: Server, hello: Payload) -> Payload:
-        """What a client that joins after training is sent; `hello` is what it told on joining. By default what anyone is sent."""
+        """Return what is sent to a client that joins after training and sent this `hello`; by default, what any client is sent."""
         return self.send(server, NEWCOMER)
 
     def onboard(self, client: Client, payload: Payload) -> None:
-        """What a client that joins after training does to get its personal model; nothing it makes is sent up.
+        """Fit the state of a client that joins after training, for its personal model; nothing is sent back.
 
-        By default it takes the payload in where everyone does, trains as in one round, which fits what it keeps to its samples, and takes
-        the closing steps.
+        By default the client syncs if every client does, trains as in one round, and takes the closing steps.
         """
         if self.syncs_everyone:
             self.sync(client, payload)
@@ -106,7 +116,7 @@ class Method(ABC):
 
 @dataclass(frozen=True)
 class GlobalModel(Method):
-    """Base of methods in which the server averages whole models by samples, and clients do more with the average than train it."""
+    """Base class of methods whose server averages whole models by samples, and whose clients do more than train the average."""
 
     down: ClassVar[tuple[str, ...]] = ("model",)
     up: ClassVar[tuple[str, ...]] = ("model",)

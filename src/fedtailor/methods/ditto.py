@@ -11,7 +11,10 @@ from fedtailor.registry import option
 @methods.register("ditto")
 @dataclass(frozen=True)
 class Ditto(GlobalModel):
-    """FedAvg, and beside it at each client a model of its own, pulled to the global one (Li et al., 2021)."""
+    """Train a global model by FedAvg and, at each client, a personal model that is pulled to it (Li et al., 2021).
+
+    Only the global model travels; personal models stay with their clients.
+    """
 
     paper = "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization"
     year = 2021
@@ -20,7 +23,7 @@ class Ditto(GlobalModel):
     new_client = "starts from the global model and trains its own as in one round, sending nothing back"
 
     lam: float = option(1.0, "λ: strength of the pull to the global model; 0 is Local", at_least=0.0)
-    personal_epochs: int = option(1, "epochs on the personal model in each round", at_least=0)
+    personal_epochs: int = option(1, "epochs on the personal model per round", at_least=0)
 
     def init(self, client: Client) -> State:
         return {"personal": client.net("personal").all.vector}

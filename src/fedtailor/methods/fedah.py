@@ -16,8 +16,11 @@ from fedtailor.registry import option
 @methods.register("fedah")
 @dataclass(frozen=True)
 class FedAH(Method):
-    """Share body and head; a client's head starts from its own and the global one, mixed entry by entry with learned weights (Zhou et al.,
-    2024). As in FedRep the head is fitted first, then the body."""
+    """Share body and head; each client mixes the global head with its own, entry by entry, by learned weights W (Zhou et al., 2024). As
+    in FedRep, the head trains first, then the body.
+
+    Body and head travel in both directions; W stays with the client.
+    """
 
     paper = "Zhou et al., FedAH: Aggregated Head for Personalized Federated Learning"
     year = 2024
@@ -34,13 +37,13 @@ class FedAH(Method):
     clamp: bool = option(True, "keep the weights W between 0 and 1")
     fixed_w: float | None = option(
         None,
-        "one weight for all entries, none learned: 0 keeps the own head, 1 takes the global",
+        "one constant weight for all entries: 0 keeps the own head, 1 takes the global one",
         at_least=0,
         at_most=1,
     )
     sync_all: bool = option(
         True,
-        "every client mixes after each round; false: only who takes part, before it trains; who sits out keeps its model",
+        "every client mixes after each round; false: only participants do, before they train, and the others keep their model",
     )
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
@@ -75,13 +78,14 @@ class FedAH(Method):
         client.state.update(self._aggregated(client, payload))
 
     def personal(self, client: Client, payload: Payload) -> Net:
-        if not self.sync_all and client.round != client.state.get("last_round", 0):  # it sat out: it has what it had
+        took_part = client.round == client.state.get("last_round", 0)
+        if not self.sync_all and not took_part:
             return client.net(body=client.state.get("body"), head=client.state["head"])
         head = client.state["head"] if self.sync_all else self._aggregated(client, payload)["head"]
         return client.net(body=payload["body"], head=head)
 
     def _aggregated(self, client: Client, payload: Payload) -> State:
-        """The aggregated head ĥ = h_i + (h − h_i)⊙W, and W learned for it while body and both heads stay frozen."""
+        """Return the aggregated head ĥ = h_i + (h − h_i)⊙W, and W, which is learned with body and both heads frozen."""
         own, received = client.state["head"], payload["head"]
         if self.fixed_w is not None:
             return {"head": mixed(received, own, self.fixed_w)}

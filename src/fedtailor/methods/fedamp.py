@@ -19,22 +19,27 @@ from fedtailor.registry import option
 @methods.register("fedamp")
 @dataclass(frozen=True)
 class FedAMP(Method):
-    """Draw each client to a cloud model of its own, in which clients with similar weights count most (Huang et al., 2021)."""
+    """Pull each client to its own cloud model, an average of all models in which similar ones weigh more (Huang et al., 2021).
+
+    Clients send their whole model and receive their cloud model.
+    """
 
     paper = "Huang et al., Personalized Cross-Silo Federated Learning on Non-IID Data"
     year = 2021
     family = "personalized aggregation"
     down = ("cloud",)
     up = ("model",)
-    new_client = "has no cloud model before it uploads, so it trains alone as in a first round"
+    new_client = "has no cloud model before its first upload, so it trains alone as in a first round"
 
     alpha_k: float = option(1e3, "α: how strongly clients attract each other at the server", above=0.0)
-    lam: float = option(1.0, "λ: local training is pulled to the cloud model with strength λ/α", at_least=0.0)
+    lam: float = option(1.0, "λ: the pull of local training to the cloud model has strength λ/α", at_least=0.0)
     sigma: float | None = option(
-        None, "σ: squared distance over which attraction fades; none: the median of all pairs, each round", above=0.0
+        None, "σ: squared distance at which attraction fades; none: the median over all pairs, each round", above=0.0
     )
-    start_from: Literal["cloud", "own"] = option("cloud", "local training starts from the cloud model or the own one")
-    pfllib_bug: bool = option(False, "as in PFLlib the cloud model is sent and has no effect: Local, to the bit")
+    start_from: Literal["cloud", "own"] = option(
+        "cloud", "where local training starts: at the cloud model or the own model"
+    )
+    pfllib_bug: bool = option(False, "as in PFLlib, the cloud model is sent but has no effect: equal to Local")
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["models"] = server.net().all.vector.repeat(len(server.sizes), 1)
@@ -49,7 +54,7 @@ class FedAMP(Method):
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = self.personal(client, payload)
-        cloud = None if self.pfllib_bug else payload.get("cloud")  # a client has none before its first upload
+        cloud = None if self.pfllib_bug else payload.get("cloud")  # none before the first upload
         if cloud is not None and self.start_from == "cloud":
             net.all.vector = cloud
         client.train(net.all, pull=None if cloud is None else (cloud, self.lam / self.alpha_k))
@@ -71,12 +76,12 @@ class FedAMP(Method):
         server.log(attention=float(1 - attention.diagonal().mean()))
 
     def attention(self, distances: Tensor) -> Tensor:
-        """ξ: off the diagonal α·A'(‖w_i − w_j‖²) with A(x) = 1 − exp(−x/σ), scaled down where a row exceeds 1; the diagonal is the rest."""
+        """Return ξ_ij = α·A'(‖w_i − w_j‖²), A(x) = 1 − exp(−x/σ), scaled so that no row exceeds 1; ξ_ii is what is left."""
         n = len(distances)
         if n == 1:
             return torch.ones_like(distances)
         pairs = distances[~torch.eye(n, dtype=torch.bool, device=distances.device)]
-        sigma = max(self.sigma or float(pairs.median()), 1e-12)  # equal models have no distance at all
+        sigma = max(self.sigma or float(pairs.median()), 1e-12)  # equal models have distance 0
         pull = torch.exp(-distances / sigma).fill_diagonal_(0)
         total = pull.sum(1, keepdim=True)
         given = (self.alpha_k / sigma * total).clamp(max=1)  # Σ_{j≠i} ξ_ij

@@ -17,9 +17,11 @@ from fedtailor.registry import option
 @methods.register("fedas")
 @dataclass(frozen=True)
 class FedAS(Method):
-    """Fit the received body to the features the own one gave before it takes its place; average bodies by Fisher trace (Yang et al., 2024).
+    """Align the received body with the features of the client's own body, which it replaces; average bodies by Fisher trace (Yang et al.,
+    2024).
 
-    A client predicts with its own model as its last training left it; a body it has not trained on does not touch that.
+    Clients send their body and one number, the Fisher trace. A client predicts with the model of its last training; bodies that it
+    receives later do not change it.
     """
 
     paper = "Yang et al., FedAS: Bridging Inconsistency in Personalized Federated Learning"
@@ -33,9 +35,9 @@ class FedAS(Method):
     eval_point = "after_train"
     new_client = "starts from the shared body and trains as in one round, sending nothing back"
 
-    align_epochs: int = option(1, "epochs in which the received body is fitted to the own prototypes", at_least=0)
-    align_lr: float = option(0.01, "learning rate of that fit", above=0.0)
-    align_batch: int = option(16, "batch size of that fit", at_least=1)
+    align_epochs: int = option(1, "epochs on aligning the received body with the own prototypes", at_least=0)
+    align_lr: float = option(0.01, "learning rate of the alignment", above=0.0)
+    align_batch: int = option(16, "batch size of the alignment", at_least=1)
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["body"] = server.net().body.vector
@@ -58,26 +60,26 @@ class FedAS(Method):
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         weights = [r["fisher"].item() for r in replies]
-        sound = 0 < sum(weights) < math.inf  # false for NaN as well: then samples are the weights
+        sound = 0 < sum(weights) < math.inf  # false for NaN as well: then weight by samples
         server.average(replies, "body", by=weights if sound else "samples")
 
     def personal(self, client: Client, payload: Payload) -> Net:
         return client.net(model=client.state["model"])
 
     def onboard(self, client: Client, payload: Payload) -> None:
-        # There is no body of its own to fit the received one to.
+        # It has no body of its own to align the received one with.
         client.state["model"] = client.net(body=payload["body"]).all.vector
         super().onboard(client, payload)
 
 
 def _classwise_distance(z: Tensor, y: Tensor, prototypes: Tensor) -> Tensor:
-    """Mean squared distance to the class's prototype, over dimensions and a class's samples, summed over the classes of the batch."""
+    """Return the squared distance to the prototype, mean over dimensions and samples of a class, summed over the batch's classes."""
     per_class = torch.bincount(y, minlength=len(prototypes))
     return ((z - prototypes[y]).square().mean(dim=1) / per_class[y]).sum()
 
 
 def _fisher_trace(client: Client, net: Net) -> Tensor:
-    """The squared length of the gradient of each batch's mean negative log-likelihood, summed over one epoch of batches."""
+    """Return the squared gradient norm of the mean negative log-likelihood, summed over the batches of one epoch."""
     net.eval()
     trace = torch.zeros((), dtype=torch.float64)
     for x, y in client.batches(1, purpose="fisher"):

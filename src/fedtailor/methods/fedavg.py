@@ -10,15 +10,16 @@ from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net, Part
 from fedtailor.registry import option
 
-KEEP = "what clients keep: body, head, norm (normalisation layers), or patterns of parameter names such as *.bias"
+KEEP = "parts that clients keep: body, head, norm (normalisation layers), or patterns of parameter names such as *.bias"
 
 
 @methods.register("fedavg")
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """One model for all: clients train it, the server averages by samples (McMahan et al., 2017).
+    """Train one model for all: each client trains it on its own samples, the server averages by samples (McMahan et al., 2017).
 
-    With `keep`, a client keeps some parts of the net, in its state under these names. The rest travels under the first name in `up`.
+    The whole model travels. With `keep`, clients keep some parts of the net in their states; the rest travels under the first name in
+    `up`.
     """
 
     paper = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data"
@@ -57,7 +58,7 @@ class FedAvg(Method):
         return net.part(*self.keep)
 
     def received(self, client: Client, payload: Payload) -> Net:
-        """A net of what the server sent and what the client keeps."""
+        """Return a net with the parts that the server sent and those that the client keeps."""
         net = client.net()
         self.shared(net).vector = payload[self.up[0]]
         if self.keep:
@@ -65,7 +66,7 @@ class FedAvg(Method):
         return net
 
     def reply(self, client: Client, net: Net) -> Payload:
-        """Keep what is kept of a trained net; return what is sent up."""
+        """Store the parts of a trained net that are kept; return what is sent to the server."""
         client.state.update(self._kept_state(net))
         return {self.up[0]: self.shared(net).vector}
 

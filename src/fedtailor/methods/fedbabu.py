@@ -13,7 +13,10 @@ from fedtailor.registry import option
 @methods.register("fedbabu")
 @dataclass(frozen=True)
 class FedBABU(Method):
-    """Train and share only the body under a fixed common head, then fine-tune at each client (Oh et al., 2022)."""
+    """Train and share only the body under a fixed common head; fine-tune at each client after the last round (Oh et al., 2022).
+
+    Only the body travels; the server averages bodies with equal weights.
+    """
 
     paper = "Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification"
     year = 2022
@@ -24,7 +27,7 @@ class FedBABU(Method):
     averages = True
     new_client = "fine-tunes the common model on its own samples, as everyone does after the last round"
 
-    ft_part: Literal["full", "head", "body"] = option("full", "what is fine-tuned after the last round")
+    ft_part: Literal["full", "head", "body"] = option("full", "part that is fine-tuned after the last round")
     ft_epochs: int = option(10, "epochs of fine-tuning after the last round", at_least=0)
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:

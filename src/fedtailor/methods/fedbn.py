@@ -10,9 +10,9 @@ from fedtailor.registry import option
 @methods.register("fedbn")
 @dataclass(frozen=True)
 class FedBN(FedAvg):
-    """FedAvg whose clients keep their normalisation layers, statistics included (Li et al., 2021).
+    """FedAvg in which clients keep their normalisation layers, running statistics included (Li et al., 2021).
 
-    Of a net without such layers everything is shared: it is FedAvg then, and says so.
+    The rest of the model travels. With a net without such layers it is FedAvg, and warns about that.
     """
 
     paper = "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization"

@@ -18,7 +18,10 @@ from fedtailor.registry import option
 @methods.register("fedfomo")
 @dataclass(frozen=True)
 class FedFomo(Method):
-    """Send each client some models of others; it combines those that lower its validation loss (Zhang et al., 2021)."""
+    """Send each client some models of other clients; it combines those that lower its validation loss (Zhang et al., 2021).
+
+    Clients send their model, and for each received model how much it would help them.
+    """
 
     paper = "Zhang et al., Personalized Federated Learning with First Order Model Optimization"
     year = 2021
@@ -27,15 +30,15 @@ class FedFomo(Method):
     up = ("model", "gains")
     keeps = ("before",)
     new_client = (
-        "receives the models that helped the others most, combines and trains as in one round, sending nothing back"
+        "receives the models that helped others most, combines them and trains as in one round, sending nothing back"
     )
 
-    M: int = option(5, "models of others that a client receives in a round", at_least=0)
+    M: int = option(5, "models of other clients that a client receives per round", at_least=0)
     validation: float = option(
-        0.2, "share of the training samples held out to compare models on", at_least=0.0, at_most=0.9
+        0.2, "fraction of the training samples held out to compare models on", at_least=0.0, at_most=0.9
     )
-    epsilon: float = option(0.3, "ε: chance of a received model to be any client's", at_least=0.0, at_most=1.0)
-    epsilon_decay: float = option(0.05, "by how much ε falls each round, down to 0", at_least=0.0)
+    epsilon: float = option(0.3, "ε: probability that a received model is drawn at random", at_least=0.0, at_most=1.0)
+    epsilon_decay: float = option(0.05, "decrease of ε per round, down to 0", at_least=0.0)
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         n = len(server.sizes)
@@ -52,11 +55,11 @@ class FedFomo(Method):
         return {"models": server.state["models"][chosen]} if len(chosen) else {}
 
     def chosen(self, server: Server, client: int) -> Tensor:
-        """The clients whose models go to this one: those it gained most from so far and, with chance ε each, any."""
+        """Return the clients whose models this client is sent: those it gained most from and, with probability ε each, random ones."""
         others = server.state["met"].clone()
         others[client] = False
         rng = torch_stream(server.protocol.seed, "chosen", server.round, client)
-        order = others.nonzero()[:, 0][torch.randperm(int(others.sum()), generator=rng)]  # ties fall at random
+        order = others.nonzero()[:, 0][torch.randperm(int(others.sum()), generator=rng)]  # break ties at random
         ranked = order[server.state["preferences"][client, order].argsort(descending=True, stable=True)]
         epsilon = self.epsilon - self.epsilon_decay * (server.round - 1)
         explored = int((torch.rand(self.M, generator=rng) < epsilon).sum())
@@ -64,14 +67,14 @@ class FedFomo(Method):
         return torch.cat([best, order[~torch.isin(order, best)][:explored]])
 
     def fit(self, client: Client, payload: Payload) -> Payload:
-        client.samples, held_out = self._parted(client)
+        client.samples, held_out = self._split(client)
         up = {}
         if "models" in payload:
             models = torch.cat([payload["models"], client.state["model"].unsqueeze(0)])  # its own is a candidate too
             gains = self._gains(client, models, held_out)
             weights = gains.clamp(min=0)
             if weights.sum() > 0:
-                weights /= weights.sum()  # summing to 1, so Σ ω_n w_n is w + Σ ω_n (w_n − w), as the paper writes it
+                weights /= weights.sum()  # they sum to 1, so Σ ω_n w_n is the paper's w + Σ ω_n (w_n − w)
                 client.state["model"] = weights.to(models) @ models
                 client.log(own_weight=float(weights[-1]))
             up["gains"] = gains[:-1]
@@ -81,8 +84,8 @@ class FedFomo(Method):
         client.state["model"] = net.all.vector
         return {"model": net.all.vector, **up}
 
-    def _parted(self, client: Client) -> tuple[Samples, Samples]:
-        """What to train on and what to compare models on, the same in every round; the same samples if there are too few."""
+    def _split(self, client: Client) -> tuple[Samples, Samples]:
+        """Return the samples to train on and those to compare models on, the same in every round; all for both if there are too few."""
         n = len(client.samples)
         count = int(self.validation * n)
         if count == 0:
@@ -91,7 +94,7 @@ class FedFomo(Method):
         return client.samples.subset(order[count:]), client.samples.subset(order[:count])
 
     def _gains(self, client: Client, models: Tensor, held_out: Samples) -> Tensor:
-        """ω_n = (L(w) − L(w_n)) / ‖w_n − w‖, where w is the client's model before it last trained."""
+        """Return ω_n = (L(w) − L(w_n)) / ‖w_n − w‖, where w is the client's model before its last training."""
         before = client.state["before"]
         scores = [score(client.net(model=model), held_out) for model in (before, *models)]
         losses = torch.tensor([s.loss / s.total for s in scores], dtype=torch.float64)
@@ -99,9 +102,8 @@ class FedFomo(Method):
         return ((losses[0] - losses[1:]) / (distances + 1e-5)).nan_to_num(0, 0, 0)
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        chosen = {
-            r.client: self.chosen(server, r.client) for r in replies
-        }  # as they were sent, before anything changes
+        # as they were when models were sent, before the state changes
+        chosen = {r.client: self.chosen(server, r.client) for r in replies}
         for r in replies:
             if "gains" in r.payload:
                 server.state["preferences"][r.client, chosen[r.client]] += r["gains"]

@@ -16,9 +16,10 @@ from fedtailor.registry import option
 @methods.register("fedgh")
 @dataclass(frozen=True)
 class FedGH(Method):
-    """Bodies stay at home; the server trains one head for all on the class means of features that clients send (Yi et al., 2023).
+    """Keep bodies at the clients; the server trains one head for all on the class means of their features (Yi et al., 2023).
 
-    The server's softmax runs over the classes that somebody sent this round, so that the head keeps what it knows of the others.
+    Clients send the mean feature of each of their classes, and receive the head. The server's softmax covers only the classes that were
+    sent in this round, so that the head keeps what it has learned about the others.
     """
 
     paper = "Yi et al., FedGH: Heterogeneous Federated Learning with Generalized Global Header"
@@ -30,7 +31,7 @@ class FedGH(Method):
     tasks = ("multiclass",)
 
     server_lr: float = option(0.01, "learning rate of the server's head", above=0.0)
-    server_epochs: int = option(1, "epochs of the server's head on the class means of a round", at_least=0)
+    server_epochs: int = option(1, "epochs on the server's head per round", at_least=0)
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["head"] = server.net().head.vector
@@ -49,7 +50,9 @@ class FedGH(Method):
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         net = server.net(head=server.state["head"])
         means, labels = torch.cat([r["means"] for r in replies]), torch.cat([r["labels"] for r in replies])
-        server.train(net.head, on=(means, labels), loss=_among(labels), lr=self.server_lr, epochs=self.server_epochs)
+        server.train(
+            net.head, on=(means, labels), loss=_softmax_over(labels), lr=self.server_lr, epochs=self.server_epochs
+        )
         server.state["head"] = net.head.vector
 
     def personal(self, client: Client, payload: Payload) -> Net:
@@ -59,8 +62,8 @@ class FedGH(Method):
         )
 
 
-def _among(labels: Tensor) -> Loss:
-    """Cross-entropy of features, the classes in `labels` being the only ones there are."""
+def _softmax_over(labels: Tensor) -> Loss:
+    """Return the cross-entropy on features, with a softmax over the classes in `labels` only."""
 
     def loss(net: Net, z: Tensor, y: Tensor) -> Tensor:
         logits = net.classify(z)

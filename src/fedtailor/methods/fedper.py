@@ -13,7 +13,7 @@ from fedtailor.registry import option
 class FedPer(FedAvg):
     """Share the body, keep the head; train both together (Arivazhagan et al., 2019).
 
-    This is FedAvg that keeps the head. With one factor of low-rank adapters kept as well (keep=head,*.lora_B) it is FedSA-LoRA.
+    Only the body travels: this is FedAvg with keep=head. With keep=head,*.lora_B, one factor of low-rank adapters stays too: FedSA-LoRA.
     """
 
     paper = "Arivazhagan et al., Federated Learning with Personalization Layers"

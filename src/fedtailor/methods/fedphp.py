@@ -11,25 +11,28 @@ from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
-WIDTHS = (10, 15, 20, 50)
+WIDTHS = (10, 15, 20, 50)  # of the Gaussian kernels
 
 
 @methods.register("fedphp")
 @dataclass(frozen=True)
 class FedPHP(GlobalModel):
-    """A client's past models, inherited as a running mean, teach the global model it receives (Li et al., 2021)."""
+    """Let a running mean of the client's past models teach the global model that it receives (Li et al., 2021).
+
+    Only the global model travels; the running mean stays with the client.
+    """
 
     paper = "Li et al., FedPHP: Federated Personalization with Inherited Private Models"
     year = 2021
     family = "distillation"
     keeps = ("inherited", "trained", "times")
-    new_client = "trains the global model as in one round, without a past of its own, sending nothing back"
+    new_client = "trains the global model as in one round, without past models, sending nothing back"
     eval_point = "after_train"
 
     mu: float = option(0.9, "μ: momentum of the inherited model at the end of its schedule", at_least=0.0, at_most=1.0)
-    lam: float = option(0.05, "λ: share of the transfer in the loss; 0 is FedAvg", at_least=0.0, at_most=1.0)
+    lam: float = option(0.05, "λ: weight of the transfer in the loss; 0 is FedAvg", at_least=0.0, at_most=1.0)
     schedule: Literal["participation", "round"] = option(
-        "participation", "what the momentum grows with: how often the client took part, or the round (as PFLlib)"
+        "participation", "what the momentum grows with: how often the client took part, or the round (as in PFLlib)"
     )
 
     def init(self, client: Client) -> State:
@@ -55,7 +58,7 @@ class FedPHP(GlobalModel):
         return {"model": net.all.vector}
 
     def _momentum(self, client: Client) -> float:
-        """μ_t, growing linearly to μ over the rounds, or over those the client may expect to take part in."""
+        """Return μ_t, which grows linearly to μ over the rounds, or over the expected number of rounds the client takes part in."""
         expected = client.protocol.rounds * sum(client.protocol.join_range) / 2
         times = client.state["times"].item()
         progress = client.round / client.protocol.rounds if self.schedule == "round" else times / expected
@@ -66,12 +69,12 @@ class FedPHP(GlobalModel):
         super().onboard(client, payload)
 
     def personal(self, client: Client, payload: Payload) -> Net:
-        """The model it trained last; a client that never took part has the global one."""
+        """Return the model of its last training, or the global model if the client never took part."""
         return client.net(model=client.state.get("trained", payload.get("model")))
 
 
 def mmd(a: Tensor, b: Tensor) -> Tensor:
-    """Squared maximum mean discrepancy of two samples of features, under a sum of Gaussian kernels of several widths."""
+    """Return the squared maximum mean discrepancy of two sets of features, with a sum of Gaussian kernels of several widths."""
     both = torch.cat([a, b])
     squares = both.square().sum(1)
     distances = (squares[:, None] + squares - 2 * both @ both.T).clamp(min=0)

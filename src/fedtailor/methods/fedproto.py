@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from fedtailor.learning import (
     Client,
-    Loss,
     Payload,
     Reply,
     Server,
@@ -18,16 +17,17 @@ from fedtailor.learning import (
     mean_of_means,
     near_prototypes,
 )
+from fedtailor.learning.participants import Modules
 from fedtailor.methods.base import Method, methods
 from fedtailor.methods.finetune import FedAvgFT
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
 
-UNKNOWN = 1e3  # how far below the lowest other logit that of a class without a prototype lies
+UNKNOWN = 1e3  # logits of classes without a prototype are this far below the lowest of the others
 
 
 class NearestPrototype(nn.Module):
-    """Classifies by distance: the logit of a class is minus the squared distance of the features to its prototype."""
+    """Classify by distance: the logit of a class is minus the squared distance of the features to its prototype."""
 
     prototypes: Tensor
     known: Tensor
@@ -48,9 +48,10 @@ class NearestPrototype(nn.Module):
 @methods.register("fedproto")
 @dataclass(frozen=True)
 class FedProto(Method):
-    """Whole models stay at home; what is shared are class means of features, to which every client's features are drawn (Tan et al., 2022).
+    """Share class means of features instead of weights; each client pulls its features to the averaged prototypes (Tan et al., 2022).
 
-    The prototypes of a round are those of its participants; a class that none of them has is without a prototype until the next round.
+    Clients send their class means and receive the prototypes; models stay with their clients. The prototypes of a round are those of
+    its participants; a class that none of them has is without a prototype until the next round.
     """
 
     paper = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients"
@@ -61,8 +62,8 @@ class FedProto(Method):
     keeps = ("model",)
     tasks = ("multiclass",)
 
-    lam: float = option(1.0, "λ, strength of the pull of features to their class's prototype", at_least=0.0)
-    weighted: bool = option(False, "weight clients by their samples of a class, not all alike")
+    lam: float = option(1.0, "λ: strength of the pull of features to their class's prototype", at_least=0.0)
+    weighted: bool = option(False, "weight clients by their samples of a class, not equally")
     eval: Literal["head", "proto"] = option("head", "predict with the own head, or with the nearest global prototype")
 
     def init(self, client: Client) -> State:
@@ -70,7 +71,7 @@ class FedProto(Method):
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=client.state["model"])
-        client.train(net.all, loss=drawn(client, payload, self.lam))
+        client.train(net.all, loss=near_prototypes(client.loss, payload, self.lam))
         client.state["model"] = net.all.vector
         return means_and_counts(client, net, self.weighted)
 
@@ -83,11 +84,20 @@ class FedProto(Method):
             return net
         return NearestPrototype(net.embedder, payload["prototypes"], payload["known"])
 
+    def saved_module(self, modules: Modules, client: int, weights: Mapping[str, Tensor]) -> nn.Module:
+        net, _ = modules.lend("model")
+        if "prototypes" not in weights:
+            return net
+        return NearestPrototype(net.embedder, weights["prototypes"], weights["known"])
+
 
 @methods.register("fedproto-per")
 @dataclass(frozen=True)
 class FedProtoPer(FedAvgFT):
-    """FedAvg with FedProto's pull to prototypes; after the last round every client fine-tunes the global model without it."""
+    """FedAvg with FedProto's pull to prototypes; after the last round every client fine-tunes the global model without it.
+
+    Clients send their model and class means.
+    """
 
     paper = FedProto.paper
     year = FedProto.year
@@ -95,13 +105,13 @@ class FedProtoPer(FedAvgFT):
     up = ("model", "means", "counts")
     tasks = ("multiclass",)
 
-    lam: float = option(1.0, "λ, strength of the pull of features to their class's prototype", at_least=0.0)
-    weighted: bool = option(False, "weight clients by their samples of a class in the prototypes, not all alike")
+    lam: float = option(1.0, "λ: strength of the pull of features to their class's prototype", at_least=0.0)
+    weighted: bool = option(False, "in prototypes, weight clients by their samples of a class, not equally")
     ft_epochs: int = option(10, "epochs of fine-tuning after the last round", at_least=0)
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = self.received(client, payload)
-        client.train(net.all, loss=drawn(client, payload, self.lam))
+        client.train(net.all, loss=near_prototypes(client.loss, payload, self.lam))
         return {**self.reply(client, net), **means_and_counts(client, net, self.weighted)}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
@@ -109,15 +119,8 @@ class FedProtoPer(FedAvgFT):
         server.state.update(prototypes_of(replies, self.weighted))
 
 
-def drawn(client: Client, payload: Payload, lam: float) -> Loss | None:
-    """CE + λ·MSE(z, P_y); before the first prototypes, CE alone."""
-    if lam == 0 or "prototypes" not in payload:
-        return None
-    return near_prototypes(client.loss, payload["prototypes"], payload["known"], lam)
-
-
 def means_and_counts(client: Client, net: Net, weighted: bool) -> Payload:
-    """The client's class means; without weights the server learns which classes there are, not how many samples."""
+    """Return the client's class means and counts; if unweighted, counts of 1, so that the server learns no number of samples."""
     means, counts = class_means(*client.embed(net), client.classes)
     return {"means": means, "counts": counts if weighted else counts.clamp(max=1)}
 

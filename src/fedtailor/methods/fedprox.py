@@ -11,13 +11,16 @@ from fedtailor.registry import option
 @methods.register("fedprox")
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedAvg with a proximal term μ/2·‖w − w_global‖² in local training (Li et al., 2020)."""
+    """FedAvg with a proximal term μ/2·‖w − w_global‖² in local training (Li et al., 2020).
+
+    The whole model travels, as in FedAvg.
+    """
 
     paper = "Li et al., Federated Optimization in Heterogeneous Networks"
     year = 2020
     family = "regularized"
 
-    mu: float = option(0.001, "strength of the pull of what is shared to the global model; 0 is FedAvg", at_least=0.0)
+    mu: float = option(0.001, "μ: strength of the pull to the global model; 0 is FedAvg", at_least=0.0)
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = self.received(client, payload)

@@ -11,12 +11,15 @@ from fedtailor.registry import option
 @methods.register("fedrep")
 @dataclass(frozen=True)
 class FedRep(FedPer):
-    """Share the body, keep the head; fit the head first, then the body (Collins et al., 2021)."""
+    """Share the body, keep the head; train the head first, then the body (Collins et al., 2021).
+
+    Only the body travels.
+    """
 
     paper = "Collins et al., Exploiting Shared Representations for Personalized Federated Learning"
     year = 2021
 
-    head_epochs: int = option(1, "epochs on the head (all that is kept) before the body trains", at_least=0)
+    head_epochs: int = option(1, "epochs on the head (on all that is kept) before the body trains", at_least=0)
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = self.received(client, payload)

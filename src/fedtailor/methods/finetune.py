@@ -13,7 +13,10 @@ from fedtailor.registry import option
 @methods.register("fedavg-ft")
 @dataclass(frozen=True)
 class FedAvgFT(FedAvg):
-    """FedAvg to the end, then every client fine-tunes the final global model on its own samples."""
+    """Run FedAvg; after the last round every client fine-tunes the global model on its own samples.
+
+    The global model travels; fine-tuned models stay with their clients.
+    """
 
     family = "fine-tuning"
     keeps = ("personal",)
@@ -37,13 +40,19 @@ class FedAvgFT(FedAvg):
 @methods.register("fedprox-ft")
 @dataclass(frozen=True)
 class FedProxFT(FedAvgFT, FedProx):
-    """FedProx to the end, then every client fine-tunes the final global model, without the proximal term."""
+    """Run FedProx; after the last round every client fine-tunes the global model without the proximal term.
+
+    The global model travels; fine-tuned models stay with their clients.
+    """
 
 
 @methods.register("fedavg-per")
 @dataclass(frozen=True)
 class FedAvgPer(FedAvgFT):
-    """FedAvg, fine-tuned by each client for as many epochs as a round has in HEART-PFL's tables."""
+    """FedAvg with fine-tuning as in HEART-PFL's tables: for 10 epochs, as many as in a round there.
+
+    The global model travels; fine-tuned models stay with their clients.
+    """
 
     ft_epochs: int = option(10, "epochs of fine-tuning after the last round", at_least=0)
 
@@ -51,6 +60,9 @@ class FedAvgPer(FedAvgFT):
 @methods.register("fedprox-per")
 @dataclass(frozen=True)
 class FedProxPer(FedProxFT):
-    """FedProx, fine-tuned by each client for as many epochs as a round has in HEART-PFL's tables."""
+    """FedProx with fine-tuning as in HEART-PFL's tables: for 10 epochs, as many as in a round there.
+
+    The global model travels; fine-tuned models stay with their clients.
+    """
 
     ft_epochs: int = option(10, "epochs of fine-tuning after the last round", at_least=0)

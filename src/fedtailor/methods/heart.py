@@ -21,10 +21,10 @@ from fedtailor.registry import option
 @methods.register("heart", "HEART-PFL", "heart-pfl")
 @dataclass(frozen=True)
 class Heart(PerAda):
-    """PerAda whose personal models are aligned with the global one stage by stage (HDA), and whose server distils both ways, on clean and
-    adversarial proxy samples (AKT; Kim and Kim, 2026).
+    """PerAda with personal models aligned with the global one stage by stage (HDA), and a server that distils in both directions on clean
+    and adversarial proxy samples (AKT; Kim and Kim, 2026).
 
-    Without HDA, on clean samples and one way it is PerAda to the bit.
+    Models travel as in PerAda. Without HDA, on clean samples and in one direction, it is PerAda to the bit.
     """
 
     paper = (
@@ -33,26 +33,30 @@ class Heart(PerAda):
     )
     year = 2026
 
-    hda: bool = option(True, "align the personal model's features with the global model's at the net's stages")
+    hda: bool = option(True, "HDA: align the personal model's features with the global model's at the net's stages")
     mu: float = option(0.1, "μ: weight of the alignment", at_least=0.0)
     hda_k: int = option(
-        2, "the first so many stages are aligned by direction (cosine), the others by distance", at_least=0
+        2, "number of first stages aligned by direction (cosine); the others are aligned by distance", at_least=0
     )
-    hda_layers: tuple[int, ...] = option((), "stages that are aligned, such as [3, 4]; none means all")
+    hda_layers: tuple[int, ...] = option((), "stages that are aligned, such as [3, 4]; empty: all")
     hda_grad: Literal["batch_proto", "sample", "off"] = option(
         "batch_proto",
-        "what is aligned: the personal class means in the batch, each sample by itself, or (off) nothing: published code has no gradient",
+        "what is aligned: the personal class means in the batch, each sample, or nothing (off: in the published code it has no gradient)",
     )
-    views: Literal["clean", "adv", "both"] = option("both", "proxy samples of a transfer: clean, adversarial or both")
-    symmetric: bool = option(True, "distil both ways, KL(teacher‖student) + KL(student‖teacher)")
-    skl: Literal["ensemble", "per_client"] = option("ensemble", "one teacher of all local models, or each by itself")
-    shared_adv: bool = option(False, "teachers see the student's adversarial samples; else each sees its own")
+    views: Literal["clean", "adv", "both"] = option(
+        "both", "proxy samples used in a transfer: clean, adversarial or both"
+    )
+    symmetric: bool = option(True, "distil in both directions, KL(teacher‖student) + KL(student‖teacher)")
+    skl: Literal["ensemble", "per_client"] = option(
+        "ensemble", "one teacher made of all local models, or one per local model"
+    )
+    shared_adv: bool = option(False, "teachers see the student's adversarial samples; false: each sees its own")
     pgd_space: Literal["pixel", "normalised"] = option(
-        "pixel", "attack pixels of 0..1, or normalised ones clamped to 0..1 as published code does"
+        "pixel", "attack pixels in 0..1, or normalised ones clamped to 0..1 as in the published code"
     )
     pgd_steps: int = option(20, "steps of the attack", at_least=0)
-    pgd_epsilon: float = option(8 / 255, "how far the attack may move a pixel", at_least=0.0)
-    pgd_step: float = option(2 / 255, "how far it moves a pixel in one step", at_least=0.0)
+    pgd_epsilon: float = option(8 / 255, "ε: largest change of a pixel by the attack", at_least=0.0)
+    pgd_step: float = option(2 / 255, "change of a pixel in one step of the attack", at_least=0.0)
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         super().start(server, hellos)
@@ -70,7 +74,7 @@ class Heart(PerAda):
         return None if self.hda_grad == "off" else partial(self._aligned, client, shared)
 
     def _aligned(self, client: Client, shared: Net, net: Net, x: Tensor, y: Tensor) -> Tensor:
-        """CE + μ·S(g, P̃): g the global model's features, P̃ the personal model's class means in this batch, of each sample's class."""
+        """CE + μ·S(g, P̃): g are the global model's features, P̃ the personal class means in this batch, by each sample's class."""
         z = stage_features(net, x)
         with torch.no_grad():
             g = stage_features(shared.eval(), x)

@@ -12,7 +12,10 @@ from fedtailor.registry import option
 @methods.register("lg-fedavg", "lgfedavg")
 @dataclass(frozen=True)
 class LGFedAvg(FedAvg):
-    """Keep the body, share the head; train both together (Liang et al., 2020)."""
+    """Keep the body, share the head; train both together (Liang et al., 2020).
+
+    Only the head travels; the server averages heads with equal weights.
+    """
 
     paper = "Liang et al., Think Locally, Act Globally: Federated Learning with Local and Global Representations"
     year = 2020

@@ -10,7 +10,7 @@ from fedtailor.nets.net import Net
 @methods.register("local", "standalone")
 @dataclass(frozen=True)
 class Local(Method):
-    """Every client trains alone; nothing travels. The line a federation has to beat."""
+    """Train every client alone; nothing travels. The baseline that a federation has to beat."""
 
     family = "baseline"
     keeps = ("model",)

@@ -8,6 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from fedtailor.learning import Client, Payload
+from fedtailor.learning.sample_weights import cut
 from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
@@ -18,19 +19,22 @@ Batch = tuple[Tensor, Tensor]
 @methods.register("per-fedavg", "perfedavg")
 @dataclass(frozen=True)
 class PerFedAvg(GlobalModel):
-    """Learn by MAML a common start from which one step on own samples gives a good model (Fallah et al., 2020)."""
+    """Learn a common initialization by MAML, from which one gradient step on own samples gives a good model (Fallah et al., 2020).
+
+    Only the common initialization travels.
+    """
 
     paper = "Fallah et al., Personalized Federated Learning: A Meta-Learning Approach"
     year = 2020
     family = "meta"
-    new_client = "takes one step from the common start on a batch of its own samples"
+    new_client = "takes one step from the common initialization on a batch of its own samples"
 
     variant: Literal["first-order", "hessian-free"] = option(
-        "first-order", "leave out the second derivative, or take it by finite differences"
+        "first-order", "omit the second derivative, or approximate it by finite differences"
     )
-    alpha: float | None = option(None, "step of the adaptation to own samples; none is lr", at_least=0.0)
-    beta: float | None = option(None, "step of the common start; none is lr", at_least=0.0)
-    delta: float = option(1e-3, "length of the finite difference of the hessian-free variant", above=0.0)
+    alpha: float | None = option(None, "α: step size of the adaptation to own samples; none: lr", at_least=0.0)
+    beta: float | None = option(None, "β: step size of the common initialization; none: lr", at_least=0.0)
+    delta: float = option(1e-3, "δ: step of the finite differences in the hessian-free variant", above=0.0)
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=payload["model"])
@@ -50,7 +54,7 @@ class PerFedAvg(GlobalModel):
         return {"model": net.all.vector}
 
     def _curvature(self, client: Client, net: Net, w: Tensor, g: Tensor, batch: Batch) -> Tensor:
-        """H(w)·g as [∇f(w + δg) − ∇f(w − δg)] / 2δ."""
+        """Approximate H(w)·g by [∇f(w + δg) − ∇f(w − δg)] / 2δ."""
         net.all.weights = w + self.delta * g
         ahead = net.all.gradient(_loss(client, net, batch))
         net.all.weights = w - self.delta * g
@@ -58,7 +62,7 @@ class PerFedAvg(GlobalModel):
         return (ahead - behind) / (2 * self.delta)
 
     def personal(self, client: Client, payload: Payload) -> Net:
-        """The common start after one step on one random batch of the client's training samples."""
+        """Return the common initialization after one step on one random batch of the client's training samples."""
         net = client.net(model=payload["model"])
         one = islice(client.batches(1, purpose="adapt"), 1)
         for x, y, _ in client.steps(one, net.all):
@@ -66,7 +70,7 @@ class PerFedAvg(GlobalModel):
         return net
 
     def _alpha(self, client: Client) -> float:
-        """Not by the schedule, and of plain SGD: it says what is learned, a start that is good for such a step."""
+        """The step size of the adaptation. It defines what is learned, so it is plain SGD and follows no schedule."""
         return client.protocol.lr if self.alpha is None else self.alpha
 
 
@@ -76,6 +80,6 @@ def _loss(client: Client, net: Net, batch: Batch) -> Tensor:
 
 
 def pieces(x: Tensor, y: Tensor, count: int, smallest: int = 1) -> Iterator[Batch]:
-    """Cut a batch into `count` disjoint pieces. One too small for that is cut into fewer, which then serve in more than one role."""
+    """Cut a batch into `count` disjoint pieces; if it is too small, into fewer, some of which are then used more than once."""
     cuts = max(1, min(count, len(y) // smallest))
-    return islice(cycle(zip(x.tensor_split(cuts), y.tensor_split(cuts), strict=True)), count)
+    return islice(cycle(zip(x.tensor_split(cuts), cut(y, cuts), strict=True)), count)

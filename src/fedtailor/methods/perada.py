@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedtailor.errors import FedTailorError
 from fedtailor.learning import Client, Loss, Payload, Reply, Server, State
-from fedtailor.learning.distill import Lesson, answers, distil, kl, mean_answer
+from fedtailor.learning.distill import Lesson, distil, kl, mean_output, outputs_of
 from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
@@ -19,10 +19,11 @@ from fedtailor.registry import option
 @methods.register("perada", "PerAda")
 @dataclass(frozen=True)
 class PerAda(GlobalModel):
-    """Personal models pulled to a global one, into which the server distils the local models' answers to proxy samples (Xie et al., 2024).
+    """Pull personal models to a global one, into which the server distils local models' predictions on proxy samples (Xie et al., 2024).
 
-    Meant for net=resnet18-adapters, where little trains and travels; any net will do. partition=paired gives the server samples. The
-    statistics of all norms, those of a frozen backbone too, are averaged with the weights.
+    Clients send a local model, trained from the global one; personal models stay with their clients. Meant for net=resnet18-adapters, of
+    which little trains and travels, but any net works. partition=paired gives the server proxy samples. The running statistics of all
+    normalisation layers, also those of a frozen backbone, are averaged with the weights.
     """
 
     paper = "Xie et al., PerAda: Parameter-Efficient Federated Learning Personalization with Generalization Guarantees"
@@ -33,23 +34,28 @@ class PerAda(GlobalModel):
     eval_point = "after_train"
     bn_buffers = "average"
 
-    lam: float = option(1.0, "λ of the pull λ‖v − w‖² of a personal model to the global one (no ½)", at_least=0.0)
-    akt: bool = option(True, "transfer the local models' knowledge to their average, on the server's proxy samples")
-    akt_rounds: int = option(30, "the transfer takes place in so many rounds, the first ones", at_least=0)
-    akt_steps: int = option(500, "steps of a transfer", at_least=0)
-    akt_batch: int = option(2048, "batch size of a transfer", at_least=1)
-    akt_lr: float = option(1e-3, "learning rate of Adam in a transfer; it falls to 0 by a cosine", above=0.0)
-    akt_refresh: bool = option(
-        False, "ask the teachers in every step, as published code does, not once a transfer: costs far more"
+    lam: float = option(
+        1.0, "λ: weight of the pull λ‖v − w‖² of a personal model to the global one (no ½)", at_least=0.0
     )
-    ensemble: Literal["logits", "probs"] = option("logits", "what is averaged over the local models to be the teacher")
+    akt: bool = option(True, "AKT: distil the local models into their average, on the server's proxy samples")
+    akt_rounds: int = option(30, "number of first rounds with a transfer", at_least=0)
+    akt_steps: int = option(500, "steps per transfer", at_least=0)
+    akt_batch: int = option(2048, "batch size of a transfer", at_least=1)
+    akt_lr: float = option(1e-3, "learning rate of Adam in a transfer, with a cosine schedule to 0", above=0.0)
+    akt_refresh: bool = option(
+        False,
+        "recompute the teachers' outputs in every step, as in the published code, not once per transfer: far slower",
+    )
+    ensemble: Literal["logits", "probs"] = option(
+        "logits", "what is averaged over the local models to form the teacher"
+    )
     teacher_mode: Literal["eval", "train"] = option(
-        "eval", "train: teachers answer with dropout and batch statistics, as published code does"
+        "eval", "train: teachers use dropout and batch statistics, as in the published code"
     )
     kd_accept: Literal["always", "val_better", "last"] = option(
         "always",
-        "the student taken: always the best step on the labelled proxy samples; only if val_better than the plain average; or the last "
-        "step, whatever the labels (for proxy data of another task)",
+        "student that is taken: always that of the best step on the labelled proxy samples; only if val_better than the plain average; or "
+        "that of the last step, without looking at labels (for proxy data of another task)",
     )
 
     @property
@@ -100,22 +106,22 @@ class PerAda(GlobalModel):
         return client.net("personal", model=client.state["personal"])
 
     def personal_loss(self, client: Client, own: Net, w: Tensor) -> Loss | None:
-        """What the personal model minimizes beside the pull to the received w; none is the task's loss."""
+        """Return the personal model's loss, to which the pull to the received w is added; None is the task's loss."""
         return None
 
     def lessons(self, server: Server, replies: Sequence[Reply], mean: Tensor, rows: Tensor) -> list[Lesson]:
-        """What the student sees of these proxy samples, and the teachers' answers."""
+        """Return what the student sees of these proxy samples, and the teachers' outputs for it."""
         x = server.samples.take(rows)
         return [Lesson(x, self.taught(server, replies, lambda teacher: x))]
 
     def taught(self, server: Server, replies: Sequence[Reply], view: Callable[[Net], Tensor]) -> Tensor:
-        """The answer of the local models together, each to its own view of the samples."""
+        """Return the joint output of the local models, each for its own view of the samples."""
         teachers = (server.net("teacher", model=reply["model"]) for reply in replies)
         train_mode = self.teacher_mode == "train"
-        return self.joined(torch.stack([answers(t, view(t), train_mode=train_mode) for t in teachers]))
+        return self.joined(torch.stack([outputs_of(t, view(t), train_mode=train_mode) for t in teachers]))
 
     def joined(self, logits: Tensor) -> Tensor:
-        return mean_answer(logits, self.ensemble)
+        return mean_output(logits, self.ensemble)
 
     def divergence(self, teacher: Tensor, student: Tensor) -> Tensor:
         return kl(teacher, student)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedtailor.errors import FedTailorError
 from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
-from fedtailor.learning.discriminant import Gaussian, bayes_rule, cross_validated_share, estimated
+from fedtailor.learning.discriminant import Gaussian, bayes_rule, cross_validated_weight, estimated
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
@@ -17,10 +17,12 @@ from fedtailor.registry import option
 @methods.register("pfedfda")
 @dataclass(frozen=True)
 class PFedFDA(Method):
-    """Share the body and a Gaussian of its features; a client's head is the Bayes rule of it, mixed with its own (McLaughlin & Su, 2024).
+    """Share the body and Gaussian statistics of its features; a client's head is the Bayes rule for these, mixed with its own statistics
+    (McLaughlin & Su, 2024).
 
-    The share β of the own statistics is what predicts best in two-fold cross-validation on the client's samples. It is fitted again
-    wherever the personal model is asked for, with folds that do not depend on chance, so that this model follows from the payload alone.
+    Clients send their body, and class means and covariance mixed with the shared ones. The weight β of the own statistics is the best in
+    two-fold cross-validation on the client's samples. It is fitted whenever the personal model is needed, with folds that are not random,
+    so that this model follows from the payload alone.
     """
 
     paper = "McLaughlin and Su, Personalized Federated Learning via Feature Distribution Adaptation"
@@ -33,12 +35,10 @@ class PFedFDA(Method):
     tasks = ("multiclass",)
     new_client = "computes its head from the shared statistics and its own; nothing trains"
 
-    eps: float = option(1e-4, "ε, added to priors and own covariances, and the shrinkage of any covariance", above=0.0)
-    single_beta: bool = option(False, "one share β for means and covariance")
+    eps: float = option(1e-4, "ε: added to priors and own variances; also the shrinkage of covariances", above=0.0)
+    single_beta: bool = option(False, "one weight β for both means and covariance")
     local_beta: bool = option(False, "β = 1: own statistics only")
-    identity: bool = option(
-        True, "add the identity to own covariances; without it, few samples make the training diverge"
-    )
+    identity: bool = option(True, "add the identity to own covariances; without it, training on few samples diverges")
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         net = server.net()
@@ -78,26 +78,26 @@ class PFedFDA(Method):
         return net
 
     def onboard(self, client: Client, payload: Payload) -> None:
-        """Nothing: its head follows from the payload and its samples."""
+        """Do nothing: the head follows from the payload and the client's samples."""
 
     def _head(self, client: Client, gaussian: Gaussian) -> Tensor:
         weight, bias = bayes_rule(gaussian, self._priors(client), self.eps)
         return torch.cat([weight.reshape(-1), bias])
 
     def _priors(self, client: Client) -> Tensor:
-        shares = client.label_counts.double() / max(len(client.samples), 1) + self.eps
-        return shares / shares.sum()
+        priors = client.label_counts.double() / max(len(client.samples), 1) + self.eps
+        return priors / priors.sum()
 
     def _adapted(self, client: Client, net: Net, shared: Gaussian) -> tuple[Gaussian, Tensor]:
-        """The shared statistics mixed with the client's own under this net's body, and the β they are mixed with."""
+        """Return the shared statistics mixed with the client's own under this net's body, and the weights β of its own."""
         z, y = client.embed(net)
         z, floor = z.double(), self.eps + float(self.identity)
         if self.local_beta:
             beta: Tensor | None = torch.ones(2, dtype=z.dtype, device=z.device)
         else:
             priors = self._priors(client)
-            beta = cross_validated_share(z, y, shared, priors, eps=self.eps, floor=floor, single=self.single_beta)
-        if beta is None:  # the fit failed: the last one stays
+            beta = cross_validated_weight(z, y, shared, priors, eps=self.eps, floor=floor, single=self.single_beta)
+        if beta is None:  # the fit failed: keep the last β
             beta = client.state["beta"].to(z)
         return shared.mixed(estimated(z, y, shared, floor), beta), beta
 

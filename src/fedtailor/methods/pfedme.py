@@ -12,17 +12,23 @@ from fedtailor.registry import option
 @methods.register("pfedme")
 @dataclass(frozen=True)
 class PFedMe(GlobalModel):
-    """Personal models in the Moreau envelope of the common one, which descends the envelope's gradient (Dinh et al., 2020)."""
+    """Train personal models by proximal steps around the global model, which descends the gradient of the Moreau envelope (Dinh et al.,
+    2020).
+
+    Clients send their local copy of the global model; personal models stay with their clients.
+    """
 
     paper = "Dinh et al., Personalized Federated Learning with Moreau Envelopes"
     year = 2020
     family = "regularized"
     keeps = ("personal",)
 
-    lam: float = option(15.0, "λ: strength of the pull between the personal and the common model", at_least=0.0)
-    inner_steps: int = option(5, "K: steps on each batch towards the personal model", at_least=1)
+    lam: float = option(15.0, "λ: strength of the pull between the personal and the global model", at_least=0.0)
+    inner_steps: int = option(5, "K: steps per batch on the personal model", at_least=1)
     personal_lr: float = option(0.01, "learning rate of the inner steps", above=0.0)
-    beta: float = option(1.0, "β: how far the server goes to the mean of the clients; 0 stands still", at_least=0.0)
+    beta: float = option(
+        1.0, "β: step size of the server towards the mean of the clients; 0: it never moves", at_least=0.0
+    )
     mu: float = option(0.001, "weight decay of the inner steps", at_least=0.0)
 
     def init(self, client: Client) -> State:
@@ -40,9 +46,8 @@ class PFedMe(GlobalModel):
             step(None, local.all, pull=(net.all.vector, self.lam))
         client.state["personal"] = net.all.vector
         client.log(distance=float(net.all.difference(local.all).norm()))
-        net.all.weights = (
-            local.all.weights
-        )  # keeps θ's running statistics, where they travel: w_i itself sees no sample
+        # θ's running statistics stay, where they travel: w_i itself sees no sample
+        net.all.weights = local.all.weights
         return {"model": net.all.vector}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:

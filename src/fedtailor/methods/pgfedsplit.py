@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,21 +8,23 @@ import torch
 from torch import Tensor
 
 from fedtailor.errors import FedTailorError
-from fedtailor.learning import Client, Payload, Reply, Server, State, class_means, mixed, near_prototypes
-from fedtailor.learning.gaussian import drawn_samples, gaussians_of
-from fedtailor.learning.mixing import weighted_mean
-from fedtailor.learning.search import best_share
+from fedtailor.learning import Client, Payload, Reply, Server, State, mixed, near_prototypes, weighted_mean
+from fedtailor.learning.gaussian import class_statistics, gaussians_of, with_drawn_samples
+from fedtailor.learning.head_mixing import best_head_weight
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
-
-ENOUGH = 2048  # samples that α is searched with
 
 
 @methods.register("pgfedsplit")
 @dataclass(frozen=True)
 class PGFedSplit(Method):
-    """Average bodies each round and heads every τ rounds, τ adapting; heads also train on features drawn by class (Kang and Song, 2026)."""
+    """Average bodies every round but heads only every τ rounds, where τ adapts; train heads also on features drawn from class-wise
+    Gaussians (Kang and Song, 2026).
+
+    Clients send their body, head and class prototypes every round. In a round in which the averaged head arrives, a client mixes it with
+    its own head by a learned weight α, and sends α too.
+    """
 
     paper = "Kang and Song, Separate Aggregation of Split Network for Personalized Federated Learning"
     year = 2026
@@ -35,102 +36,85 @@ class PGFedSplit(Method):
     tasks = ("multiclass",)
     eval_point = "after_train"
 
-    lam: float = option(5.0, "λ: pull of features to their class's global prototype while the body trains", at_least=0)
-    proto_reg: bool = option(True, "pull features to prototypes at all")
-    proto_reduction: Literal["mean", "sum"] = option("mean", "that squared distance: mean or sum over dimensions")
-    tau: int = option(5, "τ(0): rounds from one aggregation of heads to the next, at first", at_least=1)
-    tau_min: int = option(1, "least τ", at_least=1)
-    tau_max: int = option(20, "greatest τ", at_least=1)
-    apa: bool = option(True, "adapt τ to how much clients hold on to their own heads")
-    fixed_tau: int | None = option(None, "a τ that never changes, in place of tau and apa", at_least=1)
-    head_agg: bool = option(True, "aggregate heads at all; false keeps them with their clients")
-    beta: float = option(0.1, "β: weight of the KL term that draws a head long alone to the others", at_least=0)
-    temperature: float = option(1.0, "temperature of the distributions in the KL term", above=0)
-    fixed_alpha: float | None = option(None, "one share of the own head for all, none learned", at_least=0, at_most=1)
-    gaussian: bool = option(True, "train heads on features drawn from Gaussians as well as on real ones")
-    ratio: float = option(0.5, "r: share of drawn features among those a head trains on", at_least=0, at_most=0.99)
+    lam: float = option(5.0, "λ: weight of the distance of features to their class's global prototype", at_least=0)
+    proto_reg: bool = option(True, "pull features to the global prototypes while the body trains")
+    proto_reduction: Literal["mean", "sum"] = option("mean", "squared distance: mean or sum over dimensions")
+    tau: int = option(5, "τ(0): rounds between two aggregations of heads, at the start", at_least=1)
+    tau_min: int = option(1, "smallest τ", at_least=1)
+    tau_max: int = option(20, "largest τ", at_least=1)
+    apa: bool = option(True, "adapt τ to how much of their own heads clients keep (APA)")
+    fixed_tau: int | None = option(None, "constant τ, in place of tau and apa", at_least=1)
+    head_agg: bool = option(True, "aggregate heads; false: every client keeps its own")
+    beta: float = option(0.1, "β: weight of the KL term, which favours the averaged head over an old own", at_least=0)
+    temperature: float = option(1.0, "temperature of the softmax in the KL term", above=0)
+    fixed_alpha: float | None = option(None, "constant weight α of the own head; none: learned", at_least=0, at_most=1)
+    gaussian: bool = option(True, "train heads also on features drawn from class-wise Gaussians (GAU)")
+    ratio: float = option(0.5, "r: fraction of drawn features in a head's training set", at_least=0, at_most=0.99)
     cov: Literal["diag", "total", "full"] = option(
-        "diag",
-        "covariance of a class: of clients' prototypes (diag: variances only, full) or total, within clients as well",
+        "diag", "covariance per class: of the clients' prototypes (diag: variances only), or total variances"
     )
-    gamma_mode: Literal["share", "one"] = option(
-        "share", "scale of the noise: a class's share among own labels (most frequent: 1), or one"
-    )
-    label_prior: Literal["local", "uniform"] = option("local", "labels of drawn features: as own ones, or all alike")
-    clip_nonneg: bool = option(False, "clip drawn features at zero, as a ReLU would")
-    head_epochs: int | None = option(None, "epochs on the head; none is the protocol's", at_least=0)
-    base_epochs: int | None = option(None, "epochs on the body; none is the protocol's", at_least=0)
+    gamma_mode: Literal["share", "one"] = option("share", "γ, scale of noise: relative frequency of the class, or 1")
+    label_prior: Literal["local", "uniform"] = option("local", "distribution of the labels of drawn features")
+    clip_nonneg: bool = option(False, "clip drawn features at zero, as ReLU does")
+    head_epochs: int | None = option(None, "epochs on the head; none: the protocol's epochs", at_least=0)
+    base_epochs: int | None = option(None, "epochs on the body; none: the protocol's epochs", at_least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self._adaptive and not self.tau_min <= self.tau <= self.tau_max:
+        if self.apa and self.fixed_tau is None and not self.tau_min <= self.tau <= self.tau_max:
             raise FedTailorError(
                 f"method.tau = {self.tau} must lie between tau_min = {self.tau_min} and tau_max = {self.tau_max}, where τ may move."
             )
-
-    @property
-    def _adaptive(self) -> bool:
-        return self.apa and self.fixed_tau is None
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["body"] = server.net().body.vector
         if self.head_agg:
             server.state["tau"] = torch.tensor(self.tau if self.fixed_tau is None else self.fixed_tau)
-            server.state["waited"] = torch.tensor(0)  # s, rounds since heads were aggregated
-            server.state["alpha"] = torch.tensor(0.0, dtype=torch.float64)  # the mean of the last delivery
+            server.state["waited"] = torch.tensor(0)  # s: rounds since the last aggregation of heads
+            server.state["alpha"] = torch.tensor(0.0, dtype=torch.float64)  # mean α of the last delivery
 
     def init(self, client: Client) -> State:
         return {"head": client.net().head.vector}
 
     def fit(self, client: Client, payload: Payload) -> Payload:
-        net = self.personal(client, payload)
+        """Algorithm 2."""
+        net, reply = self.personal(client, payload), {}
         z, y = self._head_samples(client, net, payload)
-        reply: Payload = {}
         if "head" in payload:
-            alpha = self._alpha(client, net, payload["head"], z, y) if self.fixed_alpha is None else self.fixed_alpha
-            net.head.vector = mixed(client.state["head"], payload["head"], alpha)
+            alpha = self._alpha(client, net, payload["head"], z, y)
+            net.head.vector = mixed(client.state["head"], payload["head"], alpha)  # (8)
             client.state["adapted"] = torch.tensor(client.round - 1)
             client.log(alpha=alpha)
             reply["alpha"] = torch.tensor(alpha, dtype=torch.float64)
         client.train(net.head, epochs=self.head_epochs, on=(z, y))
-        loss = None
-        if self.proto_reg and "prototypes" in payload:
-            dimensions = payload["prototypes"].shape[1] if self.proto_reduction == "sum" else 1
-            loss = near_prototypes(client.loss, payload["prototypes"], payload["known"], self.lam * dimensions)
+        lam = self.lam if self.proto_reg else 0
+        loss = near_prototypes(client.loss, payload, lam, reduction=self.proto_reduction)  # (14)
         client.train(net.body, epochs=self.base_epochs, loss=loss)
         client.state["head"] = net.head.vector
         if self.head_agg:
             reply["head"] = net.head.vector
         if self.gaussian or self.proto_reg:
-            z, y = client.embed(net)
-            reply["prototypes"], counts = class_means(z, y, client.classes)
-            reply["classes"] = counts > 0
-            if self.gaussian and self.cov == "total":
-                reply["squares"], _ = class_means(z.square(), y, client.classes)
+            reply |= class_statistics(*client.embed(net), client.classes, squares=self.gaussian and self.cov == "total")
         return {"body": net.body.vector, **reply}
 
     def _head_samples(self, client: Client, net: Net, payload: Payload) -> tuple[Tensor, Tensor]:
-        """D̃_i: the features of all own samples under the received body, and drawn ones."""
+        """D̃_i: the features of all local samples under the received body, and drawn ones (15 to 17)."""
         z, y = client.embed(net)
-        count = math.ceil(self.ratio / (1 - self.ratio) * len(y) - 1e-9)
-        if "spread" not in payload or not count:
+        if "spread" not in payload:
             return z, y
-        centres, spread, known = (payload[name] for name in ("prototypes", "spread", "known"))
-        uniform, scaled = self.label_prior == "uniform", self.gamma_mode == "share"
-        counts, rng = client.label_counts.to(z.dtype), client.rng("gaussian")
-        drawn, labels = drawn_samples(centres, spread, known, counts, count, rng, uniform=uniform, scaled=scaled)
-        return torch.cat([z, drawn.clamp(min=0) if self.clip_nonneg else drawn]), torch.cat([y, labels])
+        how = {"uniform": self.label_prior == "uniform", "scaled": self.gamma_mode == "share", "clip": self.clip_nonneg}
+        return with_drawn_samples(z, y, payload, client.label_counts, self.ratio, client.rng("gaussian"), **how)
 
     def _alpha(self, client: Client, net: Net, received: Tensor, z: Tensor, y: Tensor) -> float:
-        """The share α of the own head that minimizes E[CE(α·own + (1−α)·received) + βΔα²·KL(own ‖ received)]."""
-        if len(y) > ENOUGH:
-            chosen = torch.randperm(len(y), generator=client.rng("alpha"))[:ENOUGH].to(y.device)
-            z, y = z[chosen], y[chosen]
-        own, other = (_logits(net, head, z) for head in (client.state["head"], received))
-        gap = max(0, client.round - 1 - int(client.state.get("adapted", 0)))  # Δ; the paper's first round is 0
-        return best_share(own, other, y.cpu(), self.beta * min(gap, 2 * self.tau_max), self.temperature)
+        """The α that minimizes E[CE(α·own + (1−α)·received) + βΔα²·KL(own ‖ received)] on D̃_i (13)."""
+        if self.fixed_alpha is not None:
+            return self.fixed_alpha
+        gap = max(0, client.round - 1 - int(client.state.get("adapted", 0)))  # Δ (11); the paper's first round is 0
+        weight, rng = self.beta * min(gap, 2 * self.tau_max), client.rng("alpha")
+        return best_head_weight(net, client.state["head"], received, z, y, weight, self.temperature, rng)
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
+        """Algorithm 1."""
         server.average(replies, "body")
         if self.gaussian or self.proto_reg:
             spread = self.cov if self.gaussian else None
@@ -139,14 +123,14 @@ class PGFedSplit(Method):
             self._aggregate_heads(server, replies)
 
     def _aggregate_heads(self, server: Server, replies: Sequence[Reply]) -> None:
-        """Algorithm 1, lines 13 to 27: a head in the state is one that was delivered in this round."""
+        """Lines 13 to 27. A head in the state is one that was delivered in this round."""
         state, tau = server.state, int(server.state["tau"])
         if state.pop("head", None) is not None:
-            # Rounded: equal shares have equal means, however many clients reply.
-            alpha = round(float(torch.stack([r["alpha"] for r in replies]).mean()), 9)
+            # Rounded, so that equal α have equal means for any number of replies.
+            alpha = round(float(torch.stack([r["alpha"] for r in replies]).mean()), 9)  # (9)
             before = float(state["alpha"])
-            if self._adaptive:
-                tau = min(max(tau - (alpha > before) + (alpha < before), self.tau_min), self.tau_max)
+            if self.apa and self.fixed_tau is None:
+                tau = min(max(tau - (alpha > before) + (alpha < before), self.tau_min), self.tau_max)  # (10)
             state["tau"], state["alpha"] = torch.tensor(tau), torch.tensor(alpha, dtype=torch.float64)
             server.log(alpha_mean=alpha)
         state["waited"] = state["waited"] + 1
@@ -156,9 +140,3 @@ class PGFedSplit(Method):
 
     def personal(self, client: Client, payload: Payload) -> Net:
         return client.net(body=payload["body"], head=client.state["head"])
-
-
-@torch.no_grad()
-def _logits(net: Net, head: Tensor, z: Tensor) -> Tensor:
-    net.head.vector = head
-    return net.classify(z).cpu().double()  # not every device knows doubles

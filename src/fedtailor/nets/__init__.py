@@ -1,4 +1,4 @@
-"""Networks cut into body and head."""
+"""Neural networks, each cut into a body and a head."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ from fedtailor.nets.net import Net, Part
 for _module in pkgutil.iter_modules(__path__):  # every net registers itself when its file is imported
     importlib.import_module(f"{__name__}.{_module.name}")
 
-register, find = nets.register, nets.find  # so that `ft.nets`, this folder, serves as the registry does
+register, find = nets.register, nets.find  # so that the package `ft.nets` can be used like the registry
 
 __all__ = ["Architecture", "Net", "Part", "Task", "build_net", "find", "nets", "register"]

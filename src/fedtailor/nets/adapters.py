@@ -1,4 +1,4 @@
-"""ResNet-18 whose pretrained backbone is frozen and adapted by small modules between its layers."""
+"""ResNet-18 with a frozen pretrained backbone and small trainable modules between its layers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedtailor.nets.fitting import require
 from fedtailor.nets.resnet import BasicBlock, ResNet18
 from fedtailor.registry import option
 
-# a parameter whose name has one of these trains; the norm of a shortcut has none of them
+# Parameters with one of these in their names train; the norms of shortcuts have none.
 TRAINABLE = ("adapter", "bn1", "bn2", "fc.")
 
 
 class Adapter(nn.Module):
-    """x + conv1×1(dropout(norm(x))), so close to x at first that the pretrained net is hardly disturbed."""
+    """x + conv1×1(dropout(norm(x))), initialized close to x so that the pretrained net hardly changes at first."""
 
     def __init__(self, channels: int, dropout: float) -> None:
         super().__init__()
@@ -34,20 +34,20 @@ class Adapter(nn.Module):
 @nets.register("resnet18-adapters", "resnet-18-adapters", "adapters")
 @dataclass(frozen=True)
 class ResNet18Adapters(Architecture):
-    """ResNet-18 with two adapters in each block: these, the norms on the main path and the head train, all else is frozen.
+    """ResNet-18 with two adapters in each block: these, the norms on the main path and the head train; the rest is frozen.
 
-    Only what trains is in the net's vectors and travels, and the statistics of all its norms do where they are averaged.
+    Only what trains is in the net's vectors and travels, together with the running statistics of all norms if these are averaged.
     """
 
     paper: ClassVar[str] = "Xie et al., PerAda: Parameter-Efficient FL Personalization, CVPR 2024"
 
     stem: Literal["imagenet", "small"] = option("imagenet", "imagenet: 7×7 stride 2 and max-pool; small: 3×3 stride 1")
-    weights: str = option("", "a file of resnet18 weights for the frozen backbone; without one the backbone is random")
+    weights: str = option("", "file of resnet18 weights for the frozen backbone; if empty, the backbone is random")
     load_statistics: bool = option(
         True,
-        "take the norms' running statistics from the file too; false starts them at 0 and 1, as PerAda's code does",
+        "load the norms' running statistics from the file too; false: they start at 0 and 1, as in PerAda's code",
     )
-    dropout: float = option(0.3, "share of an adapter's inputs dropped while training", at_least=0.0, at_most=0.9)
+    dropout: float = option(0.3, "dropout rate of an adapter's inputs", at_least=0.0, at_most=0.9)
 
     def build(self, task: Task) -> nn.Module:
         require(self, task, "images")

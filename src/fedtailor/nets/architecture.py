@@ -1,4 +1,4 @@
-"""The base of everything that can be asked for as `net=…`."""
+"""Base class of the nets that `net=…` can name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedtailor.registry import Registry, check
 
 
 class Architecture(ABC):
-    """A net by name. Subclasses are frozen dataclasses; their fields are the options `net.*`.
+    """Base class of nets with a name. Subclasses are frozen dataclasses whose fields are the options `net.*`.
 
     `build` returns a plain module that maps a batch to logits and ends in the linear layer that becomes the head.
     """
@@ -24,7 +24,8 @@ class Architecture(ABC):
         check(self, "net")
 
     @abstractmethod
-    def build(self, task: Task) -> nn.Module: ...
+    def build(self, task: Task) -> nn.Module:
+        """Build the module for a task, with random initial weights."""
 
 
 nets: Registry[Architecture] = Registry("net")

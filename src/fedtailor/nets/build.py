@@ -1,4 +1,4 @@
-"""From a net's name, or any module, to a net cut in body and head and fit for the data."""
+"""Build a net, cut into body and head and checked against the data, from a name or any module."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def build_net(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Net:
-    """The net asked for, cut at `head` (default: its last linear layer); the same seed draws the same initial weights.
+    """Build a net cut at `head` (default: its last linear layer); the same seed gives the same initial weights.
 
-    A module of one's own is copied and keeps the weights it has. Without `fast`, all layers are PyTorch's own.
+    A module is copied and keeps its weights. Without `fast`, all layers are PyTorch's own.
     """
     if not isinstance(architecture, nn.Module):
         architecture = _architecture(architecture)
@@ -55,15 +55,12 @@ def _architecture(asked: Architecture | str) -> Architecture:
 
 
 def _check_size(architecture: Architecture, task: Task, dtype: torch.dtype) -> None:
-    """Refuse a net of absurd size before memory is taken for it: on the device meta, tensors have shapes and no values."""
+    """Refuse a net of absurd size before memory is allocated; on the device meta, tensors have shapes but no values."""
     if getattr(architecture, "weights", ""):
-        return  # it is as large as its file, which is there to be read
+        return  # it is as large as its file, which has its own limit
     size = 0
-    with (
-        suppress(RuntimeError),
-        seeded(0, "size"),
-        torch.device("meta"),
-    ):  # a build that looks at values cannot be sized
+    # A build that reads values fails on meta, and is not sized.
+    with suppress(RuntimeError), seeded(0, "size"), torch.device("meta"):
         size = sum(p.numel() for p in architecture.build(task).parameters())
     check_bytes(size * dtype.itemsize, f"The net {architecture}")
 
@@ -79,7 +76,7 @@ def _example(task: Task, dtype: torch.dtype, device: torch.device | str) -> Tens
 
 
 def _check_logits(module: nn.Module, example: Tensor, task: Task) -> None:
-    # on the module itself, not a copy, so that lazy layers learn their sizes
+    # On the module itself, not a copy, so that lazy layers are initialized.
     module.eval()
     try:
         with torch.no_grad():

@@ -16,14 +16,14 @@ from fedtailor.nets.fast import Conv2d, WideLinear
 from fedtailor.nets.fitting import require
 from fedtailor.registry import option
 
-SMALLEST_UNPADDED = 16  # two rounds of 5×5 convolution and halving leave one pixel of 16
-SMALLEST = 4  # with padding, two halvings leave one pixel of 4
+SMALLEST_UNPADDED = 16  # two 5×5 convolutions with pooling leave one pixel of 16
+SMALLEST = 4  # with padding, two poolings leave one pixel of 4
 
 
 class ConvNet(nn.Module):
-    """5×5 convolution, ReLU and max-pooling twice, then linear layers with ReLU, then the head `fc`.
+    """Twice 5×5 convolution, ReLU and max-pooling, then linear layers with ReLU, then the head `fc`.
 
-    Images with a side below 16, such as the 8×8 digits, get padding 2 ("same"), without which the second convolution would not fit.
+    Images with a side below 16, such as the 8×8 digits, get padding 2 ("same"); without it the second convolution would not fit.
     """
 
     def __init__(self, shape: tuple[int, ...], channels: tuple[int, int], hidden: Sequence[int], classes: int) -> None:
@@ -39,7 +39,7 @@ class ConvNet(nn.Module):
         self.fc = nn.Linear(widths[-1], classes)
 
     def stages(self, x: Tensor) -> list[Tensor]:
-        """The outputs of the convolutions (after pooling) and of each hidden layer, the latter as maps of one pixel."""
+        """Return the outputs of the convolutions (after pooling) and of each hidden layer, the latter as maps of one pixel."""
         first, second = self._convolved(x)
         return [first, second, *(z[:, :, None, None] for z in self._hidden(second))]
 
@@ -48,7 +48,7 @@ class ConvNet(nn.Module):
         return self.fc(self._hidden(second)[-1])
 
     def _convolved(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        # Channels last is the faster order for these layers, and ReLU after pooling is the same function on a quarter of the values.
+        # Channels last is faster for these layers; ReLU after pooling gives the same result on a quarter of the values.
         first = relu(max_pool2d(self.conv1(x.to(memory_format=channels_last)), 2))
         return first, relu(max_pool2d(self.conv2(first), 2))
 

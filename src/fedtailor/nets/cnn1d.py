@@ -15,7 +15,7 @@ from fedtailor.registry import option
 
 
 class SeriesNet(nn.Module):
-    """Convolution along time, ReLU and max-pooling twice, a hidden linear layer, then the head `fc`."""
+    """Twice convolution along time, ReLU and max-pooling, then a hidden linear layer, then the head `fc`."""
 
     def __init__(self, channels: int, length: int, width: int, kernel: int, hidden: int, classes: int) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class SeriesNet(nn.Module):
         self.fc = nn.Linear(hidden, classes)
 
     def stages(self, x: Tensor) -> list[Tensor]:
-        """The outputs of the convolutions (after pooling) and of the hidden layer, the latter as a series of one step."""
+        """Return the outputs of the convolutions (after pooling) and of the hidden layer, the latter as a series of one step."""
         first = max_pool1d(relu(self.conv1(x)), 2)
         second = max_pool1d(relu(self.conv2(first)), 2)
         return [first, second, relu(self.fc1(second.flatten(1)))[:, :, None]]
@@ -44,7 +44,7 @@ class CNN1D(Architecture):
     width: int = option(
         32, "channels of the first convolution; the second has twice as many", at_least=1, at_most=2**16
     )
-    kernel: int = option(9, "time steps a convolution sees", at_least=1, at_most=2**10)
+    kernel: int = option(9, "kernel size of the convolutions, in time steps", at_least=1, at_most=2**10)
     hidden: int = option(128, "width of the hidden linear layer, the features", at_least=1, at_most=2**16)
 
     def build(self, task: Task) -> nn.Module:

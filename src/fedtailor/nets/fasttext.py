@@ -15,7 +15,7 @@ from fedtailor.registry import option
 
 
 class MeanOfWords(nn.Module):
-    """Word vectors averaged over all positions, padding (id 0, the zero vector) included, then two linear layers."""
+    """Average word vectors over all positions, including padding (id 0, the zero vector), then two linear layers."""
 
     def __init__(self, vocabulary: int, width: int, classes: int, *, log_features: bool) -> None:
         super().__init__()
@@ -32,13 +32,13 @@ class MeanOfWords(nn.Module):
 @nets.register("fasttext")
 @dataclass(frozen=True)
 class FastText(Architecture):
-    """The mean of a text's word vectors and a linear layer as features, for rows of token ids with 0 as padding."""
+    """The mean of a text's word vectors, then two linear layers; for rows of token ids with 0 as padding."""
 
     paper: ClassVar[str] = "Joulin et al., 2017"
 
     width: int = option(32, "length of a word vector and of the features", at_least=1, at_most=2**16)
     split_quirk: bool = option(
-        False, "log-softmax on the features before the head, as the code published with FedAH has it"
+        False, "apply log-softmax to the features before the head, as in the code published with FedAH"
     )
 
     def build(self, task: Task) -> nn.Module:

@@ -1,4 +1,4 @@
-"""LeNet-5 and its sixth-size sibling."""
+"""LeNet-5, and a variant of a sixth of its size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class LeNet(Architecture):
     conv1: int = option(6, "channels of the first convolution", at_least=1, at_most=2**16)
     conv2: int = option(16, "channels of the second convolution", at_least=1, at_most=2**16)
     hidden: int = option(120, "width of the first linear layer", at_least=2, at_most=2**16)
-    linears: Literal[2, 3] = option(2, "linear layers, head included; the classical third is 0.7 × hidden wide (84)")
+    linears: Literal[2, 3] = option(
+        2, "number of linear layers, with the head; the third, of the classical net, has width 0.7 × hidden (84)"
+    )
 
     def build(self, task: Task) -> nn.Module:
         require(self, task, "images", SMALLEST)

@@ -1,4 +1,4 @@
-"""A multi-layer perceptron for tables and ready-made features."""
+"""A multi-layer perceptron for tables and precomputed features."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MLP(Architecture):
     paper: ClassVar[str] = "McMahan et al., 2017"
 
     hidden: tuple[int, ...] = option(
-        (200,), "widths of the hidden layers; none for logistic regression (an empty body)", at_least=1, at_most=2**16
+        (200,), "widths of the hidden layers; empty: logistic regression (an empty body)", at_least=1, at_most=2**16
     )
 
     def build(self, task: Task) -> nn.Module:

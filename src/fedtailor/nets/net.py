@@ -1,6 +1,6 @@
-"""A network cut into body, head and other parts, each one flat vector of which the module's parameters are views.
+"""A network cut into body, head and other parts, each a flat vector of which the module's parameters are views.
 
-The papers write θ ← μθ + (1−μ)θ_G; with vectors so does the code: loading, averaging, mixing, pulling and stepping are one vector
+With vectors, the code can follow the papers, θ ← μθ + (1−μ)θ_G: loading, averaging, mixing, pulling and stepping are one vector
 operation each. Parameters that do not require gradients (a frozen backbone) belong to no vector: they neither train nor travel.
 """
 
@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from fedtailor.errors import FedTailorError
 from fedtailor.nets.fast.wide_linear import WideLinear, unformed
-from fedtailor.nets.stretches import Stretches
+from fedtailor.nets.spans import Spans
 
 GROUPS = ("body", "head", "norm")  # parts that every net has, though they may be empty
 NORM = re.compile(r"\w*Norm(\dd)?")  # a class that is, or derives from, BatchNorm2d, LayerNorm, GroupNorm, RMSNorm, …
 
 
 class Pull(NamedTuple):
-    """The proximal term strength/2·‖w − centre‖², on a part of what trains if one is given, else on all of it."""
+    """The proximal term strength/2·‖w − centre‖², on the part `on` of what trains, or on all of it."""
 
     centre: Tensor
     strength: float
@@ -33,9 +33,9 @@ class Pull(NamedTuple):
 
 
 class Part:
-    """Some entries of a net's flat vector: its body, its head, all of it, or what `net.part` is asked for by name.
+    """A part of a net: its body, its head, all of it, or what `net.part` selects by name.
 
-    `vector` is a copy of everything in it, running statistics included where they travel; `weights` are the trainable entries alone.
+    `vector` is a copy of all its entries, including running statistics if these travel; `weights` are only the trainable entries.
     """
 
     def __init__(self, net: Net, name: str, entries: Mapping[str, Tensor]) -> None:
@@ -45,15 +45,15 @@ class Part:
         self.entries = entries  # parameter and buffer name -> its view of the memory
         self.parameters: list[Tensor] = [t for t in entries.values() if isinstance(t, nn.Parameter)]
         # Private, because no gradient flows through them: a loss that read them would silently lack a term.
-        self._memory = Stretches(net.flat, entries.values())
-        self._trainable = Stretches(net.flat, self.parameters)
+        self._memory = Spans(net.flat, entries.values())
+        self._trainable = Spans(net.flat, self.parameters)
         self._wide = [
             m for m in net.modules() if isinstance(m, WideLinear) and any(m.weight is p for p in self.parameters)
         ]
 
     @property
     def vector(self) -> Tensor:
-        """A copy: safe to keep, to send, and to compute with. No gradient flows through it, so a loss has to use `weights`."""
+        """A copy of all entries, safe to keep, send and compute with. No gradient flows through it, so a loss has to use `weights`."""
         if self.net.in_loss:
             part = f"net.{self.name}" if self.name in ("all", "body", "head") else "part"
             raise RuntimeError(
@@ -68,7 +68,7 @@ class Part:
 
     @property
     def weights(self) -> Tensor:
-        """A copy of the trainable entries through which gradients flow to the parameters, for a term of a loss such as a proximal one."""
+        """A copy of the trainable entries through which gradients flow to the parameters, for a term of a loss."""
         return torch.cat([self.net.flat[:0], *(p.reshape(-1) for p in self.parameters)])
 
     @weights.setter
@@ -76,16 +76,16 @@ class Part:
         self._load(self._trainable, value)
 
     def trainable(self, vector: Tensor) -> Tensor:
-        """The trainable entries of a vector of this part: without the running statistics, which stand first."""
+        """Return the trainable entries of a vector of this part: all but the running statistics, which come first."""
         return vector[len(vector) - len(self._trainable) :]
 
-    def mix(self, own: Part, other: Part, share: float) -> None:
-        """Set the weights to share·own + (1−share)·other, those of two parts of the same shape, without a copy."""
+    def mix(self, own: Part, other: Part, weight: float) -> None:
+        """Set the weights to weight·own + (1−weight)·other, from two parts of the same shape, without a copy."""
         for mine, one, two in zip(*(part._trainable.pieces for part in (self, own, other)), strict=True):
-            torch.lerp(two, one, share, out=mine)
+            torch.lerp(two, one, weight, out=mine)
 
     def difference(self, other: Part) -> Tensor:
-        """The weights of this part minus those of another of the same shape, as a vector."""
+        """Return the weights of this part minus those of another of the same shape, as a vector."""
         return self._trainable.joined - other._trainable.joined
 
     @property
@@ -99,13 +99,13 @@ class Part:
         return self._trainable.joined.norm().item()
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """∇loss with respect to this part, as a vector over its trainable entries."""
+        """Return the gradient of a loss with respect to this part, as a vector over its trainable entries."""
         found = torch.autograd.grad(loss, self.parameters, allow_unused=True) if self.parameters else ()
         filled = (torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True))
         return torch.cat([self.net.flat[:0], *(g.reshape(-1) for g in filled)])
 
     def pull_gradient(self, pull: Pull) -> Tensor:
-        """The gradient of a proximal term, as a vector over the trainable entries of this part."""
+        """Return the gradient of a proximal term, as a vector over the trainable entries of this part."""
         part = self._pulled(pull)
         gradient = torch.zeros_like(self._trainable.joined)
         pairs = part._trainable.beside(part.trainable(pull.centre))
@@ -114,7 +114,7 @@ class Part:
         return gradient
 
     def directional_derivative(self, loss: Tensor, along: Tensor) -> float:
-        """∇loss · along: how the loss changes when this part moves in a direction, a vector over its trainable entries."""
+        """Return ∇loss · along, for a direction given as a vector over the trainable entries of this part."""
         gradients = self._gradients(loss)
         pieces = dict(zip(self.parameters, along.split([p.numel() for p in self.parameters]), strict=True))
         products = [torch.dot(g.reshape(-1), pieces[p]) for p, g in gradients]
@@ -122,7 +122,7 @@ class Part:
         return float(sum(products))
 
     def step(self, loss: Tensor | None, lr: float, pull: Pull | None = None, *, gradient: Tensor | None = None) -> None:
-        """One step of plain SGD on this part alone, down the loss or along the gradient that is given, and down the pull."""
+        """Take one step of plain SGD on this part only, down the loss or the given gradient, and down the pull."""
         if not self.parameters:  # a frozen body, or a net that is all head
             return
         gradients = self._gradients(loss) if gradient is None and loss is not None else []
@@ -140,14 +140,14 @@ class Part:
                     piece.sub_(along, alpha=lr)
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """A vector of this part as tensors by parameter name: what to print when a method is debugged."""
+        """Return a vector of this part as tensors by parameter name, for debugging."""
         pieces = vector.split([entry.numel() for entry in self.entries.values()])
         return {
             name: piece.view(entry.shape) for (name, entry), piece in zip(self.entries.items(), pieces, strict=True)
         }
 
     def _gradients(self, loss: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Parameters the loss depends on and its gradients there; of wide layers' weights, the layers keep the factors."""
+        """Return the parameters that the loss depends on and their gradients; wide layers keep those of their weights as factors."""
         with unformed(self._wide):
             found = torch.autograd.grad(loss, self.parameters, allow_unused=True) if self.parameters else ()
         return [(p, g) for p, g in zip(self.parameters, found, strict=True) if g is not None]
@@ -156,11 +156,11 @@ class Part:
         part = self if pull.on is None else pull.on
         if part is not self and (part.net is not self.net or self._trainable.places(part._trainable) is None):
             raise ValueError(
-                f"a pull on the {part.name} has no place in a step on the {self.name}, which does not include it"
+                f"a pull on the {part.name} cannot be part of a step on the {self.name}, which does not include it"
             )
         return part
 
-    def _load(self, place: Stretches, value: Tensor) -> None:
+    def _load(self, place: Spans, value: Tensor) -> None:
         if value.shape != (len(place),):
             raise ValueError(f"the {self.name} has {len(place)} entries, the vector has shape {tuple(value.shape)}")
         place.load(value.detach())
@@ -175,8 +175,8 @@ class Part:
 class Net(nn.Module):
     """A module cut at its head: logits = head(features(x)).
 
-    `carry_buffers` decides whether running statistics (BatchNorm) are part of the body's vector and so travel and are averaged with
-    it, or stay apart in `local_buffers`, with whoever trains.
+    With `carry_buffers`, running statistics (BatchNorm) are part of the body's vector, and travel and are averaged with it. Otherwise they
+    are in `local_buffers`, which stay with the client or server that trains.
     """
 
     def __init__(self, module: nn.Module, head: str | None = None, *, carry_buffers: bool = False) -> None:
@@ -185,7 +185,7 @@ class Net(nn.Module):
         self.classifier = _submodule(module, self.head_name)
         self.embedder = _replaced(module, self.head_name, nn.Identity())
         self._flatten(carry_buffers)
-        self.in_loss = False  # while a loss that trains this net is computed
+        self.in_loss = False  # true while a loss that trains this net is computed
         self._seen: Tensor | None = None
         self._edition = 0
         kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.MultiheadAttention)
@@ -194,7 +194,7 @@ class Net(nn.Module):
         self.repeatable = not any(not isinstance(m, nn.MultiheadAttention) or m.dropout > 0 for m in noisy)
 
     def features(self, x: Tensor) -> Tensor:
-        """z = body(x)."""
+        """Return z = body(x)."""
         return self.embedder(x)
 
     @property
@@ -204,7 +204,7 @@ class Net(nn.Module):
         return layers[-1].bias if layers else None
 
     def classify(self, z: Tensor) -> Tensor:
-        """Logits of features."""
+        """Return the logits of features."""
         return self.classifier(z)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -219,12 +219,12 @@ class Net(nn.Module):
         return self._edition
 
     def train(self, mode: bool = True) -> Self:
-        # walking through all submodules takes as long as a small net's forward pass
+        # Visiting all submodules takes as long as a small net's forward pass.
         settled = self.training == self.embedder.training == self.classifier.training == mode
         return self if settled else super().train(mode)
 
     def stages(self, x: Tensor) -> list[Tensor]:
-        """The outputs of the body's inner stages, early to deep."""
+        """Return the outputs of the body's inner stages, early to deep."""
         if not hasattr(self.embedder, "stages"):
             raise FedTailorError(
                 f"The net {type(self.embedder).__name__} does not expose stages; use resnet18, cnn or, for series, cnn1d."
@@ -232,10 +232,10 @@ class Net(nn.Module):
         return self.embedder.stages(x)  # type: ignore[operator]
 
     def part(self, *names: str) -> Part:
-        """The entries that have one of these names: body, head, norm (all normalisation layers), or a pattern.
+        """Return the part with these names: body, head, norm (all normalisation layers), or patterns.
 
-        A pattern is that of a parameter or of a module that holds it, with wildcards: `encoder.layer1`, `*.bias`, `*.lora_A`. Parts that
-        the net has already are these: `net.part("head") is net.head`.
+        A pattern matches the name of a parameter or of a module that contains it: `encoder.layer1`, `*.bias`, `*.lora_A`. Parts that the
+        net already has are returned themselves: `net.part("head") is net.head`.
         """
         if ("part", names) not in self._parts:
             chosen = set[str]().union(*(self._named(name) for name in names))
@@ -243,14 +243,14 @@ class Net(nn.Module):
         return self._parts["part", names]
 
     def rest(self, *names: str) -> Part:
-        """All entries but those of `net.part(*names)`."""
+        """Return the part with all entries except those of `net.part(*names)`."""
         if ("rest", names) not in self._parts:
             chosen = self.all.entries.keys() - self.part(*names).entries.keys()
             self._parts["rest", names] = self._made(f"not {','.join(names)}", chosen)
         return self._parts["rest", names]
 
     def top(self, count: int) -> Part:
-        """The uppermost `count` parameter tensors as a part: 2 are weight and bias of a linear head."""
+        """Return the last `count` parameter tensors as a part; 2: weight and bias of a linear head."""
         parameters = [name for name, t in self.all.entries.items() if isinstance(t, nn.Parameter)]
         return self._made("top", set(parameters[-count:]))
 
@@ -268,18 +268,18 @@ class Net(nn.Module):
         return found
 
     def _made(self, name: str, chosen: set[str]) -> Part:
-        """A part of the entries that are chosen, or the one that the net has of them."""
+        """Return the part with these entries, an existing one if possible."""
         for known in (self.all, self.body, self.head):
             if chosen == known.entries.keys():
                 return known
         return Part(self, name, {n: t for n, t in self.all.entries.items() if n in chosen})
 
     def plain(self, head: nn.Module | None = None) -> nn.Module:
-        """An independent copy of the whole as the plain module it was made from; another head may take the place of its own."""
+        """Return an independent copy as the plain module it was made from, optionally with another head."""
         head = copy.deepcopy(self.classifier if head is None else head)
         whole = _replaced(copy.deepcopy(self.embedder), self.head_name, head)
         for buffer in whole.buffers():
-            buffer.data = buffer.data.clone()  # a copied view brings along all the memory it looks into
+            buffer.data = buffer.data.clone()  # a copied view would keep all of the net's memory
         return whole
 
     def _flatten(self, carry_buffers: bool) -> None:
@@ -306,7 +306,7 @@ class Net(nn.Module):
         self.body = Part(self, "body", {**travelling, **body})
         self.head = Part(self, "head", head)
         self.all = Part(self, "all", {**travelling, **body, **head})
-        # What `part` and `rest` gave, by names; the head of a net that is all head is its head, though all of it is the same.
+        # What `part` and `rest` returned, by names. If there is no body, `all` has the entries of the head, but part("head") is `head`.
         self._parts: dict[tuple[str, tuple[str, ...]], Part]
         self._parts = {("part", ("body",)): self.body, ("part", ("head",)): self.head}
 
@@ -316,13 +316,13 @@ def _is_norm(module: nn.Module) -> bool:
 
 
 def _listed(names: Mapping[str, Tensor], most: int = 20) -> str:
-    """The first names, and how many there are beyond."""
+    """List the first names, and the number of the others."""
     shown = ", ".join(list(names)[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def last_linear(module: nn.Module) -> str:
-    """The default cut: the last linear layer is the head."""
+    """Return the name of the last linear layer, the default head."""
     names = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
     if not names or names[-1] == "":
         raise FedTailorError(
@@ -332,7 +332,7 @@ def last_linear(module: nn.Module) -> str:
 
 
 def check_cut(module: nn.Module, head: str | None, example: Tensor) -> None:
-    """Refuse a module that does something after its head: its features would not be what the head receives."""
+    """Refuse a module that computes something after its head: it would not be head(features)."""
     module = copy.deepcopy(module).eval()
     head = head or last_linear(module)
     if not _cuts_cleanly(module, head, example):
@@ -365,7 +365,7 @@ def _submodule(module: nn.Module, name: str) -> nn.Module:
 
 
 def _replaced(module: nn.Module, name: str, new: nn.Module) -> nn.Module:
-    """`module` itself, its submodule `name` replaced."""
+    """Replace the submodule `name`, and return `module` itself."""
     parent, _, last = name.rpartition(".")
     setattr(module.get_submodule(parent), last, new)
     return module

@@ -20,9 +20,9 @@ NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": lambda channels: nn.
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions and a shortcut, itself a 1×1 convolution where the size changes.
+    """Two 3×3 convolutions and a shortcut, which is a 1×1 convolution if the size changes.
 
-    `adapter1` and `adapter2` do nothing here; they are where small trainable modules go into a frozen net.
+    `adapter1` and `adapter2` do nothing here; a frozen net can have small trainable modules in their place.
     """
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm) -> None:
@@ -43,7 +43,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Four stages of two blocks after a stem, averaged over the pixels, then the head `fc`."""
+    """A stem, four stages of two blocks, the mean over pixels, then the head `fc`."""
 
     def __init__(self, channels: int, classes: int, *, small_stem: bool, norm: Norm) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def stages(self, x: Tensor) -> list[Tensor]:
-        """The maps after each of the four stages."""
+        """Return the maps after each of the four stages."""
         z = self.maxpool(relu(self.bn1(self.conv1(x))))
         maps = []
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
@@ -83,13 +83,15 @@ def _stage(before: int, after: int, stride: int, norm: Norm) -> nn.Sequential:
 @nets.register("resnet18", "resnet-18", "resnet")
 @dataclass(frozen=True)
 class ResNet18(Architecture):
-    """ResNet-18 for images with any number of channels, drawn afresh or started from weights in a file."""
+    """ResNet-18 for images with any number of channels, with random initial weights or weights from a file."""
 
     paper: ClassVar[str] = "He et al., 2016"
 
     stem: Literal["imagenet", "small"] = option("imagenet", "imagenet: 7×7 stride 2 and max-pool; small: 3×3 stride 1")
-    norm: Literal["batch", "group"] = option("batch", "batch: BatchNorm; group: GroupNorm of 32 groups, no statistics")
-    weights: str = option("", "a .safetensors or .pth file to start from, made for the same stem, norm and channels")
+    norm: Literal["batch", "group"] = option(
+        "batch", "batch: BatchNorm; group: GroupNorm with 32 groups, which has no running statistics"
+    )
+    weights: str = option("", ".safetensors or .pth file of initial weights, for the same stem, norm and channels")
 
     def build(self, task: Task) -> nn.Module:
         require(self, task, "images")

@@ -16,11 +16,11 @@ from fedtailor.nets.architecture import Architecture, nets
 from fedtailor.nets.fitting import require
 from fedtailor.registry import option
 
-MOST_PATCHES = 64  # attention costs the square of their number
+MOST_PATCHES = 64  # the cost of attention grows with the square of their number
 
 
 class Block(nn.Module):
-    """Attention among the patches, then a two-layer perceptron on each, both added to what came in."""
+    """Self-attention over the patches, then a two-layer perceptron on each, both with a residual connection."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ class Block(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Patches with learned positions through the blocks, averaged, then the head `fc`."""
+    """Patch embedding with learned positions, the blocks, the mean over patches, then the head `fc`."""
 
     def __init__(
         self, shape: tuple[int, ...], patch: int, width: int, depth: int, heads: int, dropout: float, classes: int
     ) -> None:
         super().__init__()
         channels, height, breadth = shape
-        self.margin = (0, -breadth % patch, 0, -height % patch)  # the last patches are filled up with zeros
+        self.margin = (0, -breadth % patch, 0, -height % patch)  # zeros that complete the last patches
         self.patches = nn.Conv2d(channels, width, patch, patch)
         self.position = nn.Parameter(torch.empty(math.ceil(height / patch) * math.ceil(breadth / patch), width))
         nn.init.trunc_normal_(self.position, std=0.02)
@@ -67,20 +67,20 @@ class VisionTransformer(nn.Module):
 @nets.register("vit", "vision-transformer")
 @dataclass(frozen=True)
 class ViT(Architecture):
-    """A small vision transformer that averages its patches, sized for images of 8×8 to 64×64."""
+    """A small vision transformer with mean pooling over patches, sized for images of 8×8 to 64×64."""
 
     paper: ClassVar[str] = "Dosovitskiy et al., 2021"
 
     patch: int = option(
         0,
-        "side of a patch in pixels; 0 takes the smallest, from 2, that gives about 64 patches at most",
+        "side of a patch in pixels; 0: the smallest, from 2 on, that gives about 64 patches at most",
         at_least=0,
         at_most=2**10,
     )
     width: int = option(64, "length of a patch's vector and of the features", at_least=1, at_most=2**16)
     depth: int = option(4, "number of blocks", at_least=1, at_most=2**10)
     heads: int = option(4, "attention heads; must divide width", at_least=1, at_most=2**10)
-    dropout: float = option(0.0, "share of a block's outputs dropped while training", at_least=0.0, at_most=0.9)
+    dropout: float = option(0.0, "dropout rate of a block's outputs", at_least=0.0, at_most=0.9)
 
     def build(self, task: Task) -> nn.Module:
         require(self, task, "images", smallest=max(2, self.patch))

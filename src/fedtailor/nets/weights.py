@@ -1,4 +1,4 @@
-"""Initial weights from a file: tensors by name and nothing else, never code."""
+"""Read initial weights from a file: only named tensors, never code."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fedtailor.nets.net import last_linear
 
 
 def load_weights(module: nn.Module, path: str | Path) -> None:
-    """Copy the file's tensors into `module`, which must agree in every name and shape.
+    """Copy a file's tensors into `module`; all names and shapes must agree.
 
-    Only the head may differ: it keeps its own weights unless the file has them in the right shape, since the classes are usually
-    others. Half-precision tensors are converted to the module's type.
+    Only the head may differ, since the classes usually do: it keeps its own weights unless the file has weights of the right shape.
+    Half-precision tensors are converted to the module's type.
     """
     found = _read(Path(os.path.expanduser(path)))
     own = module.state_dict()
@@ -40,19 +40,19 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
 
 
 def provenance(path: str | Path) -> dict[str, str]:
-    """Which file this is: its name, its checksum, and what a .safetensors file says about itself."""
+    """Describe a file of weights: its name, its checksum, and the metadata of a .safetensors file."""
     path = Path(os.path.expanduser(path))
     with path.open("rb") as file:
         checksum = hashlib.file_digest(file, "sha256").hexdigest()
-    said: dict[str, str] = {}
+    metadata: dict[str, str] = {}
     if path.suffix == ".safetensors":
         with safetensors.safe_open(path, "pt") as opened:
-            said = opened.metadata() or {}
-    return {**said, "file": path.name, "sha256": checksum}
+            metadata = opened.metadata() or {}
+    return {**metadata, "file": path.name, "sha256": checksum}
 
 
 def _check(own: dict[str, Tensor], found: dict[str, Tensor], path: str | Path) -> None:
-    # a counter of BatchNorm that only matters with momentum=None; many files leave it out
+    # This counter of BatchNorm only matters with momentum=None; many files lack it.
     missing = [n for n in own if n not in found and not n.endswith("num_batches_tracked")]
     unexpected = [n for n in found if n not in own]
     misshapen = [
@@ -83,7 +83,7 @@ def _read(path: Path) -> dict[str, Tensor]:
             tensors = safetensors.torch.load_file(path)
         else:
             tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # a broken or hostile file may fail in any way, and torch's advice is to load it unsafely
+    except Exception:  # a damaged or hostile file may fail in any way, and torch advises to load it unsafely
         raise FedTailorError(
             f"'{path}' could not be read as plain tensors: it is damaged, or it holds other Python objects, which are never loaded. "
             "Save the module's state_dict() as .safetensors."
@@ -100,7 +100,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _unpacked_size(path: Path) -> int:
-    """How many bytes of tensors a file can hold: of a .pth, which is a zip archive, it is what its members say."""
+    """Return how many bytes of tensors a file can hold; for a .pth, a zip archive, the size that its members declare."""
     try:
         with zipfile.ZipFile(path) as archive:
             return sum(member.file_size for member in archive.infolist())

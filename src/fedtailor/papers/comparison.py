@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from fedtailor.papers.grid import Grid, Job
-from fedtailor.papers.measures import MEASURES, Run
-from fedtailor.papers.presets import Cell, Preset
+from fedtailor.papers.measures import MEASURES, MeasuredRun
+from fedtailor.papers.presets import Preset, PresetCell
 from fedtailor.papers.reproduction import ReproducedCell, Reproduction, rank_correlation
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A cell with its measured numbers; if there are none, `gap` says why."""
+class MeasuredCell:
+    """A cell with its measured numbers; if there are none, `gap` tells why."""
 
-    cell: Cell
+    cell: PresetCell
     values: tuple[float, ...]  # one per seed
     runs: tuple[str, ...]
     gap: str = ""
@@ -53,20 +53,20 @@ class Entry:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A whole table or figure; `scale` says what was scaled down."""
+    """A whole table or figure; `scale` describes what was scaled down."""
 
     preset: Preset
     scale: str
-    entries: list[Entry]
+    entries: list[MeasuredCell]
     grid: Grid
 
-    def column(self, name: str) -> list[Entry]:
+    def column(self, name: str) -> list[MeasuredCell]:
         return [entry for entry in self.entries if entry.cell.column == name]
 
     def folders(self, row: str, column: str) -> list[Path]:
         """Return the folders of a cell's finished runs, one per seed."""
         cells = [e.cell for e in self.entries if (e.cell.row, e.cell.column) == (row, column)]
-        jobs = [self.grid.runs(cell, seed)[0] for cell in cells for seed in range(self.preset.seeds)]
+        jobs = [self.grid.runs(cell, seed)[0] for cell in cells for seed in self.preset.seed_numbers]
         return [job.folder for job in jobs if job.finished]
 
     @cached_property
@@ -85,23 +85,23 @@ def comparison_of(grid: Grid, scale: str, gaps: Mapping[str, str]) -> Comparison
     return Comparison(preset, scale, [_entry(grid, cell, gaps) for cell in preset.cells], grid)
 
 
-def _entry(grid: Grid, cell: Cell, gaps: Mapping[str, str]) -> Entry:
+def _entry(grid: Grid, cell: PresetCell, gaps: Mapping[str, str]) -> MeasuredCell:
     measure = MEASURES[cell.measure]
     if not measure.needs_run:
-        run = Run(grid.out, Job(grid.out, cell.parts[0].words, False).config)
-        return Entry(cell, (measure.of(run),), ())
+        run = MeasuredRun(grid.out, Job(grid.out, cell.parts[0].overrides, False).config)
+        return MeasuredCell(cell, (measure.of(run),), ())
     values, names, reasons = [], [], []
-    for seed in range(grid.preset.seeds):
+    for seed in grid.preset.seed_numbers:
         jobs = grid.runs(cell, seed)
         undone = [job for job in jobs if not job.finished]
         if undone:
             reasons.append(gaps.get(undone[0].name, "not finished yet"))
             continue
-        looked = [measure.of(Run(job.folder, job.config, cell.group)) for job in jobs]
+        looked = [measure.of(MeasuredRun(job.folder, job.config, cell.group)) for job in jobs]
         value = sum(part.weight * number for part, number in zip(cell.parts, looked, strict=True))
         names += [str(job.folder.relative_to(grid.out)) for job in jobs]
         if math.isfinite(value):
             values.append(value)
         else:
             reasons.append("no client counts here")
-    return Entry(cell, tuple(values), tuple(dict.fromkeys(names)), reasons[0] if reasons else "")
+    return MeasuredCell(cell, tuple(values), tuple(dict.fromkeys(names)), reasons[0] if reasons else "")

@@ -11,7 +11,7 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.simulation import Simulation
 from fedtailor.papers.grid import Job
-from fedtailor.papers.measures import Run
+from fedtailor.papers.measures import MeasuredRun
 
 
 @dataclass
@@ -51,7 +51,7 @@ def _probe_all(jobs: list[Job], federation: Federation, found: Estimate, tick: C
     for job in jobs:
         config = job.config
         if job.done:
-            found.seconds[job.name] = _seconds_of(Run(job.folder, config).rounds) * (job.steps - job.done)
+            found.seconds[job.name] = _seconds_of(MeasuredRun(job.folder, config).rounds) * (job.steps - job.done)
             continue
         kind = _kind(config)
         if kind not in known:
@@ -77,12 +77,15 @@ def probe(config: Config, federation: Federation) -> float:
     simulation = Simulation(federation, method, config.net, protocol=alone)
     record = simulation.step()
     trained = sum(outcome.samples for outcome in simulation.outcomes.values())
-    everyone = record["seconds_training"] * federation.sizes.sum() / max(1, trained)
+    share = len(simulation.outcomes) / clients if settings.steps else trained / federation.sizes.sum()
+    everyone = record["seconds_training"] / (share or 1)
     server = record["seconds_communication"] * transfers * min(settings.rounds, getattr(method, "akt_rounds", 10**9))
     evaluations = settings.rounds / settings.eval_every + method.closing_steps
     epochs = method.closing_steps / max(1, settings.epochs)
-    share = sum(settings.join_range) / 2
-    return float(everyone * (settings.rounds * share + epochs) + server + evaluations * record["seconds_evaluation"])
+    participation = sum(settings.join_range) / 2
+    return float(
+        everyone * (settings.rounds * participation + epochs) + server + evaluations * record["seconds_evaluation"]
+    )
 
 
 def _seconds_of(rounds: list[dict[str, Any]]) -> float:

@@ -22,7 +22,7 @@ from fedtailor.experiment.run import Stop, polite_stop
 from fedtailor.experiment.run import carry_out as run
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.papers.measures import MEASURES
-from fedtailor.papers.presets import Cell, Preset, Term, Words
+from fedtailor.papers.presets import Overrides, Preset, PresetCell, Term
 
 STATE_FIGURES = {"by-label", "surface"}  # drawn from models, so their runs keep the last checkpoint
 POLL = 0.2  # seconds between two checks of the processes
@@ -39,7 +39,7 @@ class Job:
     """One run of a grid: an ordinary run folder below OUT/cells."""
 
     folder: Path
-    words: Words
+    overrides: Overrides
     keeps_state: bool  # its last checkpoint is needed later
 
     @property
@@ -48,7 +48,7 @@ class Job:
 
     @property
     def config(self) -> Config:
-        return Config.load(words=self.words)
+        return Config.load(words=self.overrides)
 
     @property
     def steps(self) -> int:
@@ -69,8 +69,8 @@ class Job:
 
 
 @dataclass
-class Progress:
-    """Progress of a grid; `gaps` says why a run could not be done."""
+class GridStatus:
+    """The state of a grid; `gaps` tells why a run could not be done."""
 
     jobs: list[Job]
     running: list[Job] = field(default_factory=list)
@@ -84,26 +84,26 @@ class Grid:
         self.preset = preset
         self.out = out
         keeps = not STATE_FIGURES.isdisjoint(preset.figures)
-        self._jobs: dict[Words, Job] = {}
+        self._jobs: dict[Overrides, Job] = {}
         for cell in preset.cells:
             measure = MEASURES[cell.measure]
-            for seed in range(preset.seeds if measure.needs_run else 0):
+            for seed in preset.seed_numbers if measure.needs_run else ():
                 for part in cell.parts:
                     self._add(part, seed, keeps or measure.needs_models)
 
     def _add(self, part: Term, seed: int, keeps_state: bool) -> None:
-        words = with_seed(part.words, seed)
+        overrides = with_seed(part.overrides, seed)
         folder = self.out / "cells" / f"{slug(part.name)}-s{seed}"
-        known = self._jobs.get(words, Job(folder, words, keeps_state))
-        self._jobs[words] = replace(known, keeps_state=known.keeps_state or keeps_state)
+        known = self._jobs.get(overrides, Job(folder, overrides, keeps_state))
+        self._jobs[overrides] = replace(known, keeps_state=known.keeps_state or keeps_state)
 
     @property
     def jobs(self) -> list[Job]:
         return list(self._jobs.values())
 
-    def runs(self, cell: Cell, seed: int) -> list[Job]:
+    def runs(self, cell: PresetCell, seed: int) -> list[Job]:
         """Return the run of each part of a cell."""
-        return [self._jobs[with_seed(part.words, seed)] for part in cell.parts]
+        return [self._jobs[with_seed(part.overrides, seed)] for part in cell.parts]
 
     def check(self) -> None:
         """Refuse a folder that holds runs of other settings."""
@@ -113,10 +113,10 @@ class Grid:
 
 
 def carry_out(
-    jobs: Iterable[Job], workers: int, watch: Callable[[Progress], None], stop: Stop, gaps: dict[str, str]
-) -> Progress:
+    jobs: Iterable[Job], workers: int, watch: Callable[[GridStatus], None], stop: Stop, gaps: dict[str, str]
+) -> GridStatus:
     """Carry out the unfinished runs; a run that fails leaves a gap and the others go on."""
-    progress = Progress(list(jobs), gaps=dict(gaps))
+    progress = GridStatus(list(jobs), gaps=dict(gaps))
     waiting = [job for job in progress.jobs if not job.finished and job.name not in gaps]
     at_work: dict[str, tuple[Job, BaseProcess, Connection]] = {}
     while (waiting and not stop.asked) or at_work:
@@ -184,8 +184,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def with_seed(words: Words, seed: int) -> Words:
-    return (*words, f"seed={seed}")
+def with_seed(overrides: Overrides, seed: int) -> Overrides:
+    return (*overrides, f"seed={seed}")
 
 
 def slug(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,8 +25,8 @@ TWO_MODELS = {"ditto", "perada", "heart"}  # methods whose clients train a perso
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run to be measured; with a `group`, only the clients with that supervisor count."""
+class MeasuredRun:
+    """A finished run to be measured; a `group` names the only clients that count: those with a kind of supervisor, or one client."""
 
     path: Path
     config: Config
@@ -55,34 +56,39 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Measure:
+class PaperMeasure:
     """A measure of a run: its title, and the function that computes it."""
 
     title: str
     short: str
-    of: Callable[[Run], float]
+    of: Callable[[MeasuredRun], float]
     lower_is_better: bool = False
     needs_models: bool = False  # needs the state after the last round
     needs_run: bool = True
 
 
-def best(run: Run) -> float:
+def best(run: MeasuredRun) -> float:
     """Return the accuracy of the best round; a method that fine-tunes after the rounds is measured after fine-tuning."""
     if run.records[-1]["phase"] == "finish":
         return last(run)
     return 100 * max(r["accuracy"] for r in run.records)
 
 
-def last(run: Run) -> float:
+def last(run: MeasuredRun) -> float:
     return 100 * float(run.records[-1]["accuracy"])
 
 
-def last_mean(run: Run) -> float:
+def last_mean(run: MeasuredRun) -> float:
     accuracies = run.clients[run.members]
     return float(np.nanmean(accuracies)) if np.isfinite(accuracies).any() else float("nan")
 
 
-def of_global_model(run: Run) -> float:
+def last_of_client(run: MeasuredRun) -> float:
+    names = json.loads(RunFolder(run.path).labels.read_text())["clients"]
+    return 100 * float(run.clients[names.index(run.group)])
+
+
+def of_global_model(run: MeasuredRun) -> float:
     """Return the accuracy of the server's last model on the test samples of all clients."""
     simulation = finished_simulation(run.path)
     net = simulation.server.net(model=simulation.server.state["model"])
@@ -91,11 +97,11 @@ def of_global_model(run: Run) -> float:
     return 100 * sum(s.correct for s in scores) / max(1, sum(s.total for s in scores))
 
 
-def seconds_per_round(run: Run) -> float:
+def seconds_per_round(run: MeasuredRun) -> float:
     return float(np.mean([r["seconds_training"] + r["seconds_communication"] for r in run.rounds]))
 
 
-def rounds_to_best(run: Run) -> float:
+def rounds_to_best(run: MeasuredRun) -> float:
     """Return the best round before the accuracy stalls for more than PATIENCE evaluations."""
     best_accuracy, best_round, waited = -1.0, 0, 0
     for record in (r for r in run.rounds if r["accuracy"] is not None):
@@ -107,7 +113,7 @@ def rounds_to_best(run: Run) -> float:
     return float(best_round)
 
 
-def sent_per_round(run: Run) -> float:
+def sent_per_round(run: MeasuredRun) -> float:
     """Return the parameters sent to and from one participant per round, in units of whole models."""
     pool = run.config.data.read(data_root(run.config.data_settings.root))
     whole = _parameters(run.config, pool.task)
@@ -115,7 +121,7 @@ def sent_per_round(run: Run) -> float:
     return moved / run.config.settings.torch_dtype.itemsize / whole
 
 
-def trained(run: Run) -> float:
+def trained(run: MeasuredRun) -> float:
     """Return the millions of parameters that one client trains on CIFAR-100, in all its models."""
     models = 2 if run.config.method.name in TWO_MODELS else 1
     return models * _parameters(run.config, Task((3, 32, 32), 100)) / 1e6
@@ -128,28 +134,35 @@ def _parameters(config: Config, task: Task) -> int:
         return sum(p.numel() for p in net.build(task).parameters() if p.requires_grad)
 
 
-POOLED = "every test sample counting alike, %"
+POOLED = "every test sample counting equally, %"
 
 MEASURES = {
-    "best": Measure(f"accuracy of the best round (where fine-tuned: the last), {POOLED}", "best accuracy", best),
-    "last": Measure(f"accuracy of the last round, {POOLED}", "accuracy", last),
-    "last-mean": Measure("accuracy of the last round, mean of clients, 0 to 1", "accuracy", last_mean),
-    "global": Measure(f"accuracy of the global model, {POOLED}", "global accuracy", of_global_model, needs_models=True),
-    "trained": Measure(
+    "best": PaperMeasure(f"accuracy of the best round (where fine-tuned: the last), {POOLED}", "best accuracy", best),
+    "last": PaperMeasure(f"accuracy of the last round, {POOLED}", "accuracy", last),
+    "last-mean": PaperMeasure("accuracy of the last round, mean of clients, 0 to 1", "accuracy", last_mean),
+    "last-client": PaperMeasure(
+        "accuracy of the last round on the client's own test samples, %", "accuracy", last_of_client
+    ),
+    "global": PaperMeasure(
+        f"accuracy of the global model, {POOLED}", "global accuracy", of_global_model, needs_models=True
+    ),
+    "trained": PaperMeasure(
         "millions of parameters that a client trains", "parameters (M)", trained, lower_is_better=True, needs_run=False
     ),
-    "seconds-per-round": Measure("seconds per round", "seconds per round", seconds_per_round, lower_is_better=True),
-    "minutes-per-round": Measure(
+    "seconds-per-round": PaperMeasure(
+        "seconds per round", "seconds per round", seconds_per_round, lower_is_better=True
+    ),
+    "minutes-per-round": PaperMeasure(
         "minutes per round", "minutes per round", lambda run: seconds_per_round(run) / 60, lower_is_better=True
     ),
-    "rounds-to-best": Measure("rounds to convergence", "rounds", rounds_to_best, lower_is_better=True),
-    "minutes-to-best": Measure(
+    "rounds-to-best": PaperMeasure("rounds to convergence", "rounds", rounds_to_best, lower_is_better=True),
+    "minutes-to-best": PaperMeasure(
         "minutes to convergence",
         "minutes",
         lambda run: seconds_per_round(run) / 60 * rounds_to_best(run),
         lower_is_better=True,
     ),
-    "sent-per-round": Measure(
+    "sent-per-round": PaperMeasure(
         "parameters to and from a participant in a round, in whole models Σ",
         "sent (Σ)",
         sent_per_round,

@@ -1,4 +1,4 @@
-"""Every table and figure of the five papers as a preset: its cells, and the overrides that run each of them.
+"""Every table and figure of the five papers, and of a benchmark, as a preset: its cells, and the overrides that run each of them.
 
 The facts are in one TOML file per paper. Columns and rows of a table are those of the published numbers; a setting such as
 "K=20;dir0.1" is a list of tokens, and the file says which overrides a token stands for.
@@ -18,14 +18,15 @@ from fedtailor.errors import FedTailorError, nearest
 from fedtailor.experiment.config import CHOICES
 from fedtailor.methods import methods
 from fedtailor.papers.measures import MEASURES
-from fedtailor.papers.published import PublishedNumber, published, words_of
+from fedtailor.papers.published import PublishedNumber, overrides_of, published
 
-PAPERS = ("pgfedsplit", "heart", "fedsimsup", "fedafk", "fedah")
+PAPERS = ("pgfedsplit", "heart", "fedsimsup", "fedafk", "fedah", "flamby")
 # The partition stays the same across seeds; each run is its own process, so it needs no parallel engine.
 ALWAYS = ("partition_seed=1", "save_models=false", "engine=inline")
 AVERAGE = "Average"  # a column that is the mean of the columns with its setting
 
-Words = tuple[str, ...]
+Overrides = tuple[str, ...]  # key=value
+Tokens = tuple[str, ...]  # of a setting
 
 
 class Term(NamedTuple):
@@ -33,34 +34,35 @@ class Term(NamedTuple):
 
     weight: float
     name: str
-    words: Words
+    overrides: Overrides
 
 
 @dataclass(frozen=True)
-class Row:
-    """A method, or a variant of one."""
+class PresetRow:
+    """A row of a table: a method, or a variant of one."""
 
     name: str
-    words: Words
+    overrides: Overrides
     method: str = ""  # its name in the published numbers
-    tokens: Words = ()
+    tokens: Tokens = ()
     group: str = ""  # only the clients with this kind of supervisor count
 
 
 @dataclass(frozen=True)
-class Column:
-    """A data set in one setting, and what is measured there."""
+class PresetColumn:
+    """A column of a table: a data set in one setting, and what is measured there."""
 
     name: str
     dataset: str
-    tokens: Words
+    tokens: Tokens
     measure: str
     table: str = ""
     metric: str = ""
+    client: str = ""  # only the client of this name counts
 
 
 @dataclass(frozen=True)
-class Cell:
+class PresetCell:
     """One number of a table: a weighted sum over runs; most cells have just one run."""
 
     row: str
@@ -68,7 +70,7 @@ class Cell:
     measure: str
     parts: tuple[Term, ...]
     number: PublishedNumber | None = None  # the published number
-    group: str = ""
+    group: str = ""  # which clients count, where not all do: see Run.members
 
     @property
     def published(self) -> float | None:
@@ -85,12 +87,17 @@ class Preset:
 
     name: str
     title: str
-    cells: tuple[Cell, ...]
+    cells: tuple[PresetCell, ...]
     seeds: int
-    choices: Words
-    figures: Words = ()
+    choices: tuple[str, ...]
+    first_seed: int = 0
+    figures: tuple[str, ...] = ()
     hints: dict[str, str] = field(default_factory=dict)
     smoke: str = ""
+
+    @property
+    def seed_numbers(self) -> range:
+        return range(self.first_seed, self.first_seed + self.seeds)
 
     @property
     def rows(self) -> list[str]:
@@ -135,6 +142,7 @@ class Paper:
             cells=tuple(self.gains(facts) if "gains" in facts else self.grid(facts)),
             seeds=self.facts["seeds"],
             choices=(*facts.get("choices", ()), *self.facts["choices"]),
+            first_seed=self.facts.get("first_seed", 0),
             figures=tuple(facts.get("figures", ())),
             hints=self.facts.get("hints", {}),
             smoke=self.facts.get("smoke", ""),
@@ -142,7 +150,7 @@ class Paper:
 
     # -- the cells of a preset --------------------------------------------------------------------------------------------------
 
-    def grid(self, facts: dict[str, Any]) -> Iterable[Cell]:
+    def grid(self, facts: dict[str, Any]) -> Iterable[PresetCell]:
         """Yield the cells of rows × columns, except those that the paper's table lacks."""
         columns, rows = self.columns(facts), self.rows(facts)
         for column in columns:
@@ -153,23 +161,24 @@ class Paper:
                 sources = [c for c in columns if c.dataset != AVERAGE and c.tokens == column.tokens]
                 sources = sources if column.dataset == AVERAGE else [column]
                 parts = tuple(self.part(1 / len(sources), facts, c, row) for c in sources)
-                yield Cell(row.name, column.name, column.measure, parts, number, row.group)
+                yield PresetCell(row.name, column.name, column.measure, parts, number, row.group or column.client)
 
-    def gains(self, facts: dict[str, Any]) -> Iterable[Cell]:
+    def gains(self, facts: dict[str, Any]) -> Iterable[PresetCell]:
         """Yield cells with the mean advantage of one row over others, over several settings."""
-        told = facts["published"]
+        number = facts["published"]
         for dataset in facts["columns"]:
             runs = [self.column(dataset, (token,), self.facts["measure"]) for token in facts["over"]]
             for kind, others in facts["gains"].items():
-                tokens = (told["setting"], kind)
-                column = Column(dataset, dataset, tokens, self.measure(told["metric"]), told["table"], told["metric"])
+                tokens = (number["setting"], kind)
+                metric = number["metric"]
+                column = PresetColumn(dataset, dataset, tokens, self.measure(metric), number["table"], metric)
                 best = self.row(facts["of"])
-                share = 1 / len(runs)
-                parts = [self.part(share, facts, c, best) for c in runs]
-                parts += [self.part(-share / len(others), facts, c, self.row(m)) for c in runs for m in others]
-                yield Cell(kind, column.name, column.measure, tuple(parts), self.number(column, best))
+                weight = 1 / len(runs)
+                parts = [self.part(weight, facts, c, best) for c in runs]
+                parts += [self.part(-weight / len(others), facts, c, self.row(m)) for c in runs for m in others]
+                yield PresetCell(kind, column.name, column.measure, tuple(parts), self.number(column, best))
 
-    def columns(self, facts: dict[str, Any]) -> list[Column]:
+    def columns(self, facts: dict[str, Any]) -> list[PresetColumn]:
         if "tables" not in facts:
             return [self.column(*_parsed(text), self.facts["measure"]) for text in facts["columns"]]
         numbers = [n for n in self.numbers if n.table in facts["tables"]]
@@ -181,15 +190,20 @@ class Paper:
             found[column.name] = column
         return list(found.values())
 
-    def rows(self, facts: dict[str, Any]) -> list[Row]:
+    def rows(self, facts: dict[str, Any]) -> list[PresetRow]:
         if "rows_of" in facts:
             return self.rows(self.facts["preset"][facts["rows_of"]])
-        given = [Row(r["name"], tuple(r["words"].split())) for r in facts.get("rows", []) + facts.get("extra", [])]
+        if "every" in facts:
+            able = sorted(name for name, cls in methods.classes.items() if facts["every"] in cls.tasks)
+            return [PresetRow(name, (f"method={name}",)) for name in able if name not in facts.get("without", ())]
+        given = [
+            PresetRow(r["name"], tuple(r["overrides"].split())) for r in facts.get("rows", []) + facts.get("extra", [])
+        ]
         numbers = [n for n in self.numbers if n.table in facts.get("tables", ())]
-        told = dict.fromkeys((n.method, self.divided(n, facts)[1]) for n in numbers)
-        return [self.row(method, tokens) for method, tokens in told] + given
+        listed = dict.fromkeys((n.method, self.divided(n, facts)[1]) for n in numbers)
+        return [self.row(method, tokens) for method, tokens in listed] + given
 
-    def divided(self, number: PublishedNumber, facts: dict[str, Any]) -> tuple[Words, Words]:
+    def divided(self, number: PublishedNumber, facts: dict[str, Any]) -> tuple[Tokens, Tokens]:
         """Split the tokens of a setting into those of its column and those that define a separate row."""
         by = facts.get("rows_by")
         tokens = number.setting.split(";")
@@ -199,42 +213,52 @@ class Paper:
     # -- what names mean --------------------------------------------------------------------------------------------------------
 
     def column(
-        self, dataset: str, tokens: Words, measure: str, table: str = "", metric: str = "", several: bool = False
-    ) -> Column:
-        labels = [label for token in tokens if (label := self.token(token)[0])]
-        name = ", ".join([dataset, *labels] if dataset != "-" else labels)
-        return Column(
-            name + (f": {MEASURES[measure].short}" if several else ""), dataset, tokens, measure, table, metric
+        self, dataset: str, tokens: Tokens, measure: str, table: str = "", metric: str = "", several: bool = False
+    ) -> PresetColumn:
+        name = ", ".join(filter(None, ("" if dataset == "-" else dataset, self.setting(tokens))))
+        return PresetColumn(
+            name=name + (f": {MEASURES[measure].short}" if several else ""),
+            dataset=dataset,
+            tokens=tokens,
+            measure=measure,
+            table=table,
+            metric=metric,
+            client=dataset if dataset in self.facts.get("clients", ()) else "",
         )
 
-    def row(self, method: str, tokens: Words = ()) -> Row:
+    def setting(self, tokens: Tokens) -> str:
+        return ", ".join(label for token in tokens if (label := self.token(token)[0]))
+
+    def row(self, method: str, tokens: Tokens = ()) -> PresetRow:
         name = ", ".join(self.token(token)[0] for token in tokens) or method
         own = self.facts.get("options", {}).get(method, "").split()
-        words = (*words_of(self.paper, method), *own, *(w for t in tokens for w in self.token(t)[1]))
-        return Row(name, words, method, tokens, self.facts.get("groups", {}).get(method, ""))
+        overrides = (*overrides_of(self.paper, method), *own, *(w for t in tokens for w in self.token(t)[1]))
+        return PresetRow(name, overrides, method, tokens, self.facts.get("groups", {}).get(method, ""))
 
-    def token(self, token: str) -> tuple[str, Words]:
+    def token(self, token: str) -> tuple[str, Overrides]:
         """Return a token's label in column names and the overrides it stands for; "dir*" matches dir0.1 and dir1."""
         known: dict[str, list[str]] = self.facts["tokens"]
         stem = next((k for k in known if k.endswith("*") and token.startswith(k[:-1])), "")
-        label, words = known[token] if token in known else known[stem]
+        label, overrides = known[token] if token in known else known[stem]
         value = token.removeprefix(stem[:-1])
-        return label.replace("{}", value), tuple(words.replace("{}", value).split())
+        return label.replace("{}", value), tuple(overrides.replace("{}", value).split())
 
-    def part(self, weight: float, facts: dict[str, Any], column: Column, row: Row) -> Term:
+    def part(self, weight: float, facts: dict[str, Any], column: PresetColumn, row: PresetRow) -> Term:
         """Return one run with all its overrides except the seed."""
         dataset = self.facts["datasets"][column.dataset].split()
-        tokens = (word for token in column.tokens for word in self.token(token)[1])
+        tokens = (override for token in column.tokens for override in self.token(token)[1])
         common = [*ALWAYS, *self.facts["protocol"].split(), *dataset, *tokens]
-        own = [*facts.get("words", "").split(), *row.words]
+        own = [*facts.get("overrides", "").split(), *row.overrides]
         last = self.facts.get("last", "").replace("{data}", str(data_root())).split()
-        name = f"{column.name.partition(':')[0]}, {row.name}"
+        # Clients of one run share it, and its name.
+        setting = self.setting(column.tokens) if column.client else column.name.partition(":")[0]
+        name = ", ".join(filter(None, (setting, row.name)))
         return Term(weight, name, settled([*where_known(common, own), *own, *last]))
 
     def measure(self, metric: str) -> str:
         return str(self.facts["metrics"][metric])
 
-    def number(self, column: Column, row: Row) -> PublishedNumber | None:
+    def number(self, column: PresetColumn, row: PresetRow) -> PublishedNumber | None:
         key = (column.table, column.dataset, frozenset((*column.tokens, *row.tokens)), row.method, column.metric)
         return self.by_place.get(key)
 
@@ -247,18 +271,18 @@ class Paper:
         return [n for n in published() if n.paper == self.paper]
 
 
-def where_known(words: Iterable[str], run: Iterable[str]) -> list[str]:
+def where_known(overrides: Iterable[str], run: Iterable[str]) -> list[str]:
     """Drop options that the run's method does not have, since a protocol is shared by all methods."""
     name = next(w for w in reversed(list(run)) if w.startswith("method=")).removeprefix("method=")
     known = {known.name for known in fields(methods.find(name))}
-    return [w for w in words if not w.startswith("method.") or w.partition("=")[0].removeprefix("method.") in known]
+    return [w for w in overrides if not w.startswith("method.") or w.partition("=")[0].removeprefix("method.") in known]
 
 
-def settled(words: Iterable[str]) -> Words:
+def settled(overrides: Iterable[str]) -> Overrides:
     """Drop overrides that later ones undo: keep the last of each plain key, and the last of equal overrides."""
-    given = list(words)
-    plain = {key: i for i, word in enumerate(given) if (key := word.partition("=")[0]) and not _chooses(key)}
-    latest = {word: i for i, word in enumerate(given)}
+    given = list(overrides)
+    plain = {key: i for i, override in enumerate(given) if (key := override.partition("=")[0]) and not _chooses(key)}
+    latest = {override: i for i, override in enumerate(given)}
     return tuple(w for i, w in enumerate(given) if i == plain.get(w.partition("=")[0], latest[w]))
 
 
@@ -274,6 +298,6 @@ def _chooses(key: str) -> bool:
     return key.partition(".")[0] in CHOICES  # naming another net drops the options set before, so order matters
 
 
-def _parsed(text: str) -> tuple[str, Words]:
+def _parsed(text: str) -> tuple[str, Tokens]:
     dataset, *tokens = text.split(";")
     return dataset, tuple(tokens)

@@ -1,4 +1,5 @@
-"""Every number in the tables of PGFedSplit, HEART-PFL, FedSimSup, FedAFK and FedAH, and the overrides that run a row's method."""
+"""Every number in the tables of PGFedSplit, HEART-PFL, FedSimSup, FedAFK and FedAH, and FLamby's Fed-Heart-Disease; and the overrides
+that run a row's method."""
 
 from __future__ import annotations
 
@@ -25,6 +26,11 @@ VARIANTS: dict[tuple[str, str], list[str]] = {
     ("FedAFK", "w/o AFA"): ["method=fedafk", "method.afa=false"],
     ("FedAFK", "w/o KT"): ["method=fedafk", "method.kt=false"],
     ("FedAFK", "w/o AFA&KT"): ["method=fedafk", "method.afa=false", "method.kt=false"],
+    ("FLamby", "FedAdam"): ["method=fedavg", "server_optimizer=adam"],
+    ("FLamby", "FedYogi"): ["method=fedavg", "server_optimizer=yogi"],
+    ("FLamby", "FedAdagrad"): ["method=fedavg", "server_optimizer=adagrad"],
+    ("FLamby", "each alone"): ["method=local"],
+    ("FLamby", "pooled"): ["method=local"],
 }
 
 
@@ -48,6 +54,6 @@ def published() -> list[PublishedNumber]:
     return [PublishedNumber(**row) for row in csv.DictReader(text.splitlines())]
 
 
-def words_of(paper: str, method: str) -> list[str]:
+def overrides_of(paper: str, method: str) -> list[str]:
     """Return the key=value overrides that run the method of a row, such as method=fedafk method.afa=false."""
     return VARIANTS.get((paper, method), [f"method={method}"])

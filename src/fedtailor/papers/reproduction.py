@@ -13,13 +13,13 @@ from fedtailor.papers.measures import MEASURES
 
 FILE = "reproduction.json"
 FULL = "full: the paper's own protocol"
-FEWEST = 3  # rows that an order is compared over
+FEWEST = 3  # rows for a rank correlation
 
 Ranks = tuple[int | None, int | None]  # measured, published
 
 
 class ReproducedCell(BaseModel):
-    """One published number and the measured one; `gap` says why a measured one is missing."""
+    """One published number and the measured one; `gap` tells why a measured one is missing."""
 
     method: str
     column: str
@@ -48,7 +48,7 @@ class ReproducedCell(BaseModel):
 
 
 class Reproduction(BaseModel):
-    """A whole table or figure; `scale` says what was scaled down."""
+    """A whole table or figure; `scale` describes what was scaled down."""
 
     preset: str
     title: str

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.papers.measures import MEASURES
-from fedtailor.papers.presets import Cell, Preset, Words, settled, where_known
+from fedtailor.papers.presets import Overrides, Preset, PresetCell, settled, where_known
 
 NAMED = {
     "full": "",
@@ -18,13 +18,16 @@ SMALLER = ("rounds", "epochs", "clients")  # never more than the paper's
 
 @dataclass(frozen=True)
 class Scale:
-    """A requested scale: seeds, rows (methods), columns, and overrides for every run; overrides in `over` apply as they are."""
+    """A requested scale: seeds, rows (methods), columns, and overrides of every run.
+
+    Rounds, epochs and clients in `overrides` never exceed the paper's; those in `over` apply as they are.
+    """
 
     seeds: int | None = None
-    methods: Words = ()
+    methods: tuple[str, ...] = ()
     columns: tuple[int, ...] = ()
-    words: Words = ()
-    over: Words = ()
+    overrides: Overrides = ()
+    over: Overrides = ()
 
     @classmethod
     def parse(cls, text: str, preset: Preset) -> Scale:
@@ -47,50 +50,51 @@ class Scale:
             elif key == "columns":
                 scale = replace(scale, columns=tuple(_place(item, n, preset) for n in value.split("+")))
             else:
-                word = f"data.fraction={value}" if key == "fraction" else item
-                scale = replace(scale, words=(*scale.words, word))
+                override = f"data.fraction={value}" if key == "fraction" else item
+                scale = replace(scale, overrides=(*scale.overrides, override))
         return scale
 
     def shrunk(self, preset: Preset) -> Preset:
         """Return the preset with fewer cells and seeds, and the overrides applied to its runs."""
         cells = tuple(
-            replace(cell, parts=tuple(part._replace(words=self.laid_over(part.words)) for part in cell.parts))
+            replace(cell, parts=tuple(part._replace(overrides=self.applied_to(part.overrides)) for part in cell.parts))
             for cell in self._kept(preset)
         )
         seeds = min(self.seeds or preset.seeds, preset.seeds)
         return replace(preset, cells=tuple(map(self._on_other_data, cells)), seeds=seeds)
 
-    def _kept(self, preset: Preset) -> list[Cell]:
+    def _kept(self, preset: Preset) -> list[PresetCell]:
         columns = [preset.columns[i - 1] for i in self.columns] or preset.columns
         return [c for c in preset.cells if c.row in (self.methods or preset.rows) and c.column in columns]
 
-    def _on_other_data(self, cell: Cell) -> Cell:
+    def _on_other_data(self, cell: PresetCell) -> PresetCell:
         """Rename the column and drop the published number if data=… is overridden, since they would not be comparable."""
-        other = [_value(word) for word in (*self.words, *self.over) if _key(word) == "data"]
+        other = [_value(override) for override in (*self.overrides, *self.over) if _key(override) == "data"]
         return replace(cell, column=f"{other[-1]} for {cell.column}", number=None) if other else cell
 
-    def laid_over(self, words: Words) -> Words:
-        kept = [w for w in self.words if _key(w) not in SMALLER or _count(w, _value(w)) < _own(words, _key(w))]
-        return settled([*words, *where_known([*kept, *self.over], words)])
+    def applied_to(self, overrides: Overrides) -> Overrides:
+        """Apply this scale to the overrides of a run."""
+        kept = [w for w in self.overrides if _key(w) not in SMALLER or _count(w, _value(w)) < _own(overrides, _key(w))]
+        return settled([*overrides, *where_known([*kept, *self.over], overrides)])
 
-    def told(self, preset: Preset) -> str:
+    def description(self, preset: Preset) -> str:
         """Describe how the scaled-down preset differs from the paper; empty if it does not."""
         small = self.shrunk(preset)
         runs = [cell.parts for cell in self._kept(preset) if MEASURES[cell.measure].needs_run]
-        before = dict.fromkeys(part.words for parts in runs for part in parts)
-        after = {own: self.laid_over(own) for own in before}
+        before = dict.fromkeys(part.overrides for parts in runs for part in parts)
+        after = {own: self.applied_to(own) for own in before}
         changed = dict.fromkeys(w for own, new in after.items() for w in _last(new) if w not in _last(own))
-        said = [_in_words(word) for word in changed if _key(word) not in SMALLER]
+        changes = [_readable(override) for override in changed if _key(override) not in SMALLER]
         for key in SMALLER:
             for number in dict.fromkeys(_value(w) for w in changed if _key(w) == key):
                 full = {_own(own, key) for own, new in after.items() if f"{key}={number}" in new}
-                said.append(f"{_counted(number, key)} instead of {' or '.join(map(str, sorted(full)))}")
+                changes.append(f"{_counted(number, key)} instead of {' or '.join(map(str, sorted(full)))}")
         if small.seeds < preset.seeds and before:
-            said.append(f"{_counted(str(small.seeds), 'seeds')} instead of {preset.seeds}")
+            changes.append(f"{_counted(str(small.seeds), 'seeds')} instead of {preset.seeds}")
         for what, some, all_ in (("rows", small.rows, preset.rows), ("columns", small.columns, preset.columns)):
             if len(some) < len(all_):
-                said.append(f"{len(some)} of {len(all_)} {what}")
-        return "; ".join(said)
+                changes.append(f"{len(some)} of {len(all_)} {what}")
+        return "; ".join(changes)
 
 
 def _items(text: str, preset: Preset) -> list[str]:
@@ -125,30 +129,30 @@ def _count(item: str, text: str) -> int:
     return int(text)
 
 
-def _in_words(word: str) -> str:
-    return f"{100 * float(_value(word)):g} % of the samples" if _key(word) == "data.fraction" else word
+def _readable(override: str) -> str:
+    return f"{100 * float(_value(override)):g} % of the samples" if _key(override) == "data.fraction" else override
 
 
 def _counted(number: str, things: str) -> str:
     return f"{number} {things.removesuffix('s') if number == '1' else things}"
 
 
-def _own(words: Words, key: str) -> int:
+def _own(overrides: Overrides, key: str) -> int:
     """Return the last value of a key that every protocol sets."""
-    return next(int(_value(word)) for word in reversed(words) if _key(word) == key)
+    return next(int(_value(override)) for override in reversed(overrides) if _key(override) == key)
 
 
-def _last(words: Words) -> list[str]:
+def _last(overrides: Overrides) -> list[str]:
     """Return the override of each key that takes effect, the last one."""
-    return list({_key(word): word for word in words}.values())
+    return list({_key(override): override for override in overrides}.values())
 
 
-def _key(word: str) -> str:
-    return word.partition("=")[0]
+def _key(override: str) -> str:
+    return override.partition("=")[0]
 
 
-def _value(word: str) -> str:
-    return word.partition("=")[2]
+def _value(override: str) -> str:
+    return override.partition("=")[2]
 
 
 def _plain(name: str) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
 from fedtailor.experiment.callbacks import Callback, Record
 from fedtailor.experiment.headline import Headline
@@ -31,10 +32,10 @@ class Progress(Callback):
     def on_start(self, simulation: Simulation) -> None:
         self.label = f"{simulation.method.name} seed {simulation.protocol.seed}"
         self.steps = simulation.protocol.rounds + simulation.method.closing_steps
-        self.bar = _rounds_bar(self.console, "value")
-        self.task = self.bar.add_task(self.label, total=self.steps, completed=simulation.round, value="")
-        self._said = self._began = time.monotonic()
-        self._first = simulation.round
+        self.bar = _rounds_bar(self.console, "value", TimeLeft())
+        self.task = self.bar.add_task(self.label, total=self.steps, completed=simulation.round, value="", end=None)
+        self.pace = Pace()
+        self._said = time.monotonic()
         self.bar.start()
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
@@ -42,17 +43,45 @@ class Progress(Callback):
         metric = Headline.of_record(record)
         mean = metric.of(record, "mean")
         value = f"{metric.title} {metric.shown(mean)}" if np.isfinite(mean) else ""
-        self.bar.update(self.task, completed=done)
+        now = time.monotonic()
+        left = self.pace.left(done, self.steps, now)
+        self.bar.update(self.task, completed=done, end=None if left is None else now + left)
         if value:
             self.bar.update(self.task, value=value)
-        now = time.monotonic()
         if not _animated(self.console) and (done == self.steps or now - self._said >= SECONDS_BETWEEN_LINES):
-            left = (now - self._began) / (done - self._first) * (self.steps - done)
-            self.console.print(f"{self.label}: round {done}/{self.steps}, {value}, {left:.0f} s left", soft_wrap=True)
+            facts = [f"round {done}/{self.steps}", value, "" if not left else f"{left:.0f} s left"]
+            self.console.print(f"{self.label}: {', '.join(filter(None, facts))}", soft_wrap=True)
             self._said = now
 
     def on_end(self, simulation: Simulation) -> None:
         self.bar.stop()
+
+
+class Pace:
+    """Estimates the time left from the rounds after the first, which also starts workers and fills caches."""
+
+    def __init__(self) -> None:
+        self._warm: tuple[int, float] | None = None  # the first round that was seen, and when it ended
+
+    def left(self, done: int, steps: int, now: float) -> float | None:
+        """Return the seconds left when `done` of `steps` rounds are done `now`; None until two rounds have ended."""
+        if self._warm is None:
+            self._warm = done, now
+        first, began = self._warm
+        return (now - began) / (done - first) * (steps - done) if done > first else None
+
+
+class TimeLeft(ProgressColumn):
+    """Counts down to the expected end of a task, `end`; empty as long as there is none."""
+
+    def render(self, task: Task) -> Text:
+        end = task.fields["end"]
+        if end is None:
+            return Text("")
+        minutes, seconds = divmod(int(max(0.0, end - time.monotonic()) + 0.5), 60)
+        hours, minutes = divmod(minutes, 60)
+        clock = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+        return Text(f"{clock} left", "progress.remaining")
 
 
 class GridProgress:
@@ -62,7 +91,7 @@ class GridProgress:
         self.console = console
         self.steps = steps
         self.done = dict.fromkeys(steps, 0)
-        self.bar = _rounds_bar(console, "running")
+        self.bar = _rounds_bar(console, "running", TimeRemainingColumn(compact=True))
         self.task = self.bar.add_task("runs", total=sum(steps.values()), running="")
         self._said, self._told = time.monotonic(), 0
 
@@ -86,14 +115,14 @@ def _animated(console: Console) -> bool:
     return console.is_terminal or console.is_jupyter
 
 
-def _rounds_bar(console: Console, extra: str) -> Bars:
-    """Make a bar of rounds with one extra field, shown on a terminal or in a notebook only."""
+def _rounds_bar(console: Console, extra: str, left: ProgressColumn) -> Bars:
+    """Make a bar of rounds with one extra field and the time left, shown on a terminal or in a notebook only."""
     return Bars(
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
         TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
         TextColumn(f"{{task.fields[{extra}]}}"),
-        TimeRemainingColumn(compact=True),
+        left,
         console=console,
         disable=not _animated(console),
     )

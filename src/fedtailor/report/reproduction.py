@@ -31,7 +31,7 @@ def listing() -> Table:
 
 
 def data_sets(preset: Preset) -> list[str]:
-    words = (word for cell in preset.cells for part in cell.parts for word in part.words)
+    words = (word for cell in preset.cells for part in cell.parts for word in part.overrides)
     named = {word.partition("=")[2] for word in words if word.startswith(("data=", "data.path=", "data.proxy="))}
     return sorted(named - {"folder"})
 
@@ -91,7 +91,7 @@ def agreement_chart(found: Reproduction) -> Chart:
         cells = [cell for cell in both if cell.column == column]
         x, y = (np.array([getattr(cell, side) for cell in cells], dtype=float) for side in ("published", "measured"))
         std = np.array([cell.measured_std or 0 for cell in cells], dtype=float)
-        marks.append(Points(column, x, y, [cell.method for cell in cells], std))
+        marks.append(Points(column, x, y, [cell.method for cell in cells], y - std, y + std))
     return Chart("published", "measured", marks)
 
 

@@ -146,3 +146,43 @@ def test_own_folder_without_a_header(tmp_path: Path) -> None:
     (tmp_path / "ag_news_csv" / "test.csv").unlink()
     with pytest.raises(FedTailorError, match=r"test\.csv cannot be read"):
         read(tmp_path, "text-csv", path="ag_news_csv")
+
+
+REVIEWS = "author,title,body,stars\nann,Good,I like it,5\nbob,Bad,no,1\nann,Fine,quite good,5\ncy,Odd,what is it,1\n"
+
+
+def test_columns_by_name_and_a_column_of_clients(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text(REVIEWS)
+    named = {"path": "own.csv", "label": "stars", "text": "title,body"}
+    pool = read(tmp_path, "text-csv", **named, client="author", length=4)
+    assert pool.labels == ("1", "5")
+    assert pool.y.tolist() == [1, 0, 1, 0]
+    assert pool.owners == ("ann", "bob", "cy")
+    assert pool.owner is not None
+    assert pool.owner.tolist() == [0, 1, 0, 2]
+    short = read(tmp_path, "text-csv", path="own.csv", columns=["stars", "title", "body"], length=4)
+    assert np.array_equal(pool.x, short.x)
+    assert short.owner is None
+    assert read(tmp_path, "text-csv", **{**named, "text": "body"}, length=4).x.tolist() != short.x.tolist()
+    assert sources.build("text-csv", {**named, "client": "author"}).fitting_partition == "natural"
+    assert sources.build("text-csv", named).fitting_partition == "dirichlet"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"label": "stars"}, "Name the columns together"),
+        ({"text": "body"}, "Name the columns together"),
+        ({"client": "author"}, "Name the columns together"),
+        ({"label": "stars", "text": "body", "columns": "stars,body"}, "give the one or the other"),
+        (
+            {"label": "star", "text": "body"},
+            r"own\.csv has no column 'star'. Did you mean 'stars'\? Its first line names: author",
+        ),
+        ({"label": "stars", "text": "body", "client": "author"}, r"own\.csv, line 6: the column 'author' is empty"),
+    ],
+)
+def test_columns_that_are_not_there_are_told(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+    (tmp_path / "own.csv").write_text(f"{REVIEWS},Who,nobody,1\n")
+    with pytest.raises(FedTailorError, match=says):
+        read(tmp_path, "text-csv", path="own.csv", **options)

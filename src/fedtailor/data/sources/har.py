@@ -23,10 +23,6 @@ class Har(Source):
     """10,299 windows of nine phone sensor signals of 128 steps, six activities, owned by 30 people (Anguita et al., 2013)."""
 
     @property
-    def fitting_net(self) -> str:
-        return "cnn1d"
-
-    @property
     def fitting_partition(self) -> str:
         return "natural"
 

@@ -17,7 +17,7 @@ from fedtailor.learning import Payload
 from fedtailor.learning.metrics import Metric
 from fedtailor.learning.scoring import Score
 
-Kind = tuple[str, tuple[int, ...]]  # dtype and shape
+DtypeAndShape = tuple[str, tuple[int, ...]]
 Form = tuple[tuple[str, str, tuple[int, ...]], ...]  # name, dtype and shape of each entry
 Call = tuple[Work, tuple[str, ...]]  # work, and the names of the entries sent
 
@@ -73,21 +73,21 @@ class ReplyChecks:
         if undeclared:
             return f"it sends {', '.join(map(repr, undeclared[:3]))}, which its method does not declare"
         for name, tensor in outcome.up.items():
-            if name in sent and kind(tensor) != kind(sent[name]):
-                return f"its '{name}' is {_spelled(kind(tensor))} where {_spelled(kind(sent[name]))} was sent to it"
+            if name in sent and dtype_and_shape(tensor) != dtype_and_shape(sent[name]):
+                return f"its '{name}' is {_spelled(dtype_and_shape(tensor))} where {_spelled(dtype_and_shape(sent[name]))} was sent to it"
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 return f"its '{name}' holds values that are not finite"
         if work.trains and not 0 < outcome.samples <= train:
-            return f"it says it trained on {outcome.samples} samples, but has {train} by its word at the start"
+            return f"it says it trained on {outcome.samples} samples, but has {train} by its description at the start"
         if outcome.score is not None and not self._sane(outcome.score, train, test):
             return f"its score is impossible ({outcome.score})"
         if outcome.score is not None and not work.scores:
-            return "it sends a score that nobody asked for"
+            return "it sends a score that was not requested"
         return "it sends no score" if work.scores and outcome.score is None and test else ""
 
 
 def sane(score: Score, samples: int, metrics: Sequence[Metric] = ()) -> bool:
-    """Whether numbers of a score are possible; a metric may be undefined (NaN)."""
+    """Return whether the numbers of a score are possible; a metric may be undefined (NaN)."""
     counted = score.total == samples and 0 <= score.correct <= samples and score.loss >= 0 and math.isfinite(score.loss)
     expected = {m.name: m.bounds for m in metrics if m.name != "accuracy"} if samples else {}
     if not counted or score.values.keys() != expected.keys():
@@ -95,12 +95,12 @@ def sane(score: Score, samples: int, metrics: Sequence[Metric] = ()) -> bool:
     return all(math.isnan(v) or expected[name][0] <= v <= expected[name][1] for name, v in score.values.items())
 
 
-def kind(tensor: Tensor) -> Kind:
+def dtype_and_shape(tensor: Tensor) -> DtypeAndShape:
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
 
 
 def form(payload: Payload, few: int) -> Form:
-    return tuple(sorted((name, kind(t)[0], _shape(t, few)) for name, t in payload.items()))
+    return tuple(sorted((name, dtype_and_shape(t)[0], _shape(t, few)) for name, t in payload.items()))
 
 
 def shown(form: Form) -> str:
@@ -112,5 +112,5 @@ def _shape(tensor: Tensor, few: int) -> tuple[int, ...]:
     return (ANY, *rest) if first and first[0] <= few else (*first, *rest)
 
 
-def _spelled(kind: Kind) -> str:
-    return f"{kind[0]} {'×'.join('?' if n == ANY else str(n) for n in kind[1]) or 'number'}"
+def _spelled(form: DtypeAndShape) -> str:
+    return f"{form[0]} {'×'.join('?' if n == ANY else str(n) for n in form[1]) or 'number'}"

@@ -31,14 +31,13 @@ class Flower(Engine):
         transport: Transport,
         checks: ReplyChecks,
         names: Sequence[str],
-        common: Mapping[str, Any],
         *,
         oldest: Callable[[], int],
         hellos: Mapping[int, Payload] | None = None,
         min_replies: int = 1,
         max_share: float = 1.0,
     ) -> None:
-        """`common` goes with every message; `oldest` returns the earliest round that this server may go back to.
+        """`oldest` returns the earliest round that this server may go back to.
 
         `hellos` are what the sites sent in an earlier run of the same federation. No client weighs more than `max_share` of a round.
         """
@@ -46,7 +45,6 @@ class Flower(Engine):
         self.transport = transport
         self.checks = checks
         self.names = names
-        self.common = dict(common)
         self.oldest = oldest
         self.hellos = hellos
         self.min_replies = min_replies
@@ -67,15 +65,15 @@ class Flower(Engine):
 
     def plain(self) -> dict[str, Any]:
         """Return what every message says beside its payload."""
-        return {**self.common, "step": self.step, "oldest": self.oldest()}
+        return {"step": self.step, "oldest": self.oldest()}
 
     def fit(self, round: int, clients: Iterable[int], send: Send, *, evaluate: bool) -> dict[int, Outcome]:
         clients, self.step = list(clients), 0
         outcomes = super().fit(round, clients, send, evaluate=evaluate)
         if len(outcomes) < min(self.min_replies, len(clients)):
             raise FedTailorError(
-                f"Round {round}: {len(outcomes)} of {len(clients)} sites sent something to use, and min_replies is {self.min_replies}. "
-                "The log says who was missing and why. Start the run again when they are back: it carries on from its last checkpoint."
+                f"Round {round}: {len(outcomes)} of {len(clients)} sites sent a usable reply, and min_replies is {self.min_replies}. "
+                "The log says which were missing and why. Start the run again when they are back: it resumes from its last checkpoint."
             )
         weights = capped({i: outcome.samples for i, outcome in outcomes.items()}, self.max_share)
         return {i: replace(outcome, samples=weights[i]) for i, outcome in outcomes.items()}
@@ -92,7 +90,7 @@ class Flower(Engine):
             silent = [self.names[i] for i in clients if i not in heard]
             if silent:
                 raise FedTailorError(
-                    f"The federation cannot start: nothing to use came from {', '.join(silent)}. The log says why."
+                    f"The federation cannot start: no usable reply came from {', '.join(silent)}. The log says why."
                 )
             self.hellos = heard
         return dict(self.hellos)

@@ -1,6 +1,6 @@
 """A call and its outcome as Flower's records: tensors by name, and plain values beside them.
 
-The sender of what is read here may have written anything; BadMessage says what is wrong with it.
+The sender of what is read here may have written anything; a BadMessage tells what is wrong with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST = 100  # characters of an entry's name
 INFINITE = (float("inf"), float("-inf"))  # a client may log these when it diverges; they are dropped
 LARGEST = 1e30  # no honest number is larger, and sums of such numbers stay finite
 METRIC, VALIDATION = "metric.", "validation."  # before the names of a score's numbers
-DESCRIPTION = 4_000_000  # bytes of a site's description, which holds the names of its labels
+DESCRIPTION = 4_000_000  # bytes of a site's description, which holds names of columns, categories and labels
 
 
 class BadMessage(ValueError):
@@ -35,7 +35,7 @@ class BadMessage(ValueError):
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Turn whatever goes wrong while a received message is read into a BadMessage, in words fit for a log."""
+    """Turn any exception raised while a received message is read into a BadMessage with a text fit for a log."""
     try:
         yield
     except BadMessage:

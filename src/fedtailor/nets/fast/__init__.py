@@ -1,6 +1,6 @@
-"""Layers and steps that compute what PyTorch's do, faster on a CPU; `docs/performance.md` says what each gains and how it was measured.
+"""Layers and steps that are faster on a CPU than PyTorch's; `docs/performance.md` has the gain of each and how it was measured.
 
-`fast = off` of the protocol leaves all of them out: nets are built of PyTorch's own layers, and every gradient is autograd's.
+With `fast = off` none is used: nets consist of PyTorch's own layers, and autograd computes every gradient.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Conv2d", "WideLinear", "with_plain_layers"]
 
 
 def with_plain_layers(module: nn.Module) -> nn.Module:
-    """`module` itself, its fast layers replaced by PyTorch's with the same parameters."""
+    """Replace the fast layers by PyTorch's with the same parameters, and return `module` itself."""
     for parent in list(module.modules()):
         for name, layer in list(parent.named_children()):
             if isinstance(layer, Conv2d | WideLinear):

@@ -1,4 +1,4 @@
-"""SGD steps of a linear head on features, written out: for one matrix product autograd's graph takes longer than the arithmetic."""
+"""SGD steps of a linear head on features without autograd, whose graph takes longer than the arithmetic of one matrix product."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def is_linear_head(part: Part) -> bool:
-    """Whether the part is a head of one plain linear layer, weights and bias both trained."""
+    """Return whether the part is a head of one plain linear layer, with weights and bias both trained."""
     return part is part.net.head and type(part.net.classifier) is nn.Linear and len(part.parameters) == 2
 
 
 @torch.no_grad()
 def linear_step(part: Part, z: Tensor, y: Tensor, lr: float) -> Tensor:
-    """One step on the cross-entropy of features, and that loss; one that is not finite changes nothing."""
+    """Take one step on the cross-entropy, and return the loss; if it is not finite, nothing changes."""
     weight, bias = part.parameters
     logs = F.log_softmax(torch.addmm(bias, z, weight.T), dim=1)
     loss = F.nll_loss(logs, y)

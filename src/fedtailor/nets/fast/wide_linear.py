@@ -1,4 +1,4 @@
-"""Linear layers that step along their gradient without writing it down."""
+"""Linear layers that take SGD steps without storing their gradient."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-WIDE = 2**18  # weights from which on the memory saved outweighs a call of Python in the backward pass
+WIDE = 2**18  # weights above which the memory traffic saved outweighs a Python call in the backward pass
 
 
 class WideLinear(nn.Linear):
     """A linear layer whose SGD step is one product, w ← w − η·gᵀz, of the gradients g of its outputs and its inputs z.
 
-    With a batch of ten the gradient gᵀz has rank ten but is as large as the weights; to write it, read it and add it takes longer
-    than to compute it. Where nobody steps (`unformed`), the gradient is what it always is.
+    With a batch of ten, the gradient gᵀz has rank ten but is as large as the weights; writing, reading and adding it takes longer than
+    computing it. Outside of `unformed`, the layer has an ordinary gradient.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs)
-        self.factors: list[tuple[Tensor, Tensor]] | None = (
-            None  # of the gradient that was not formed: g and z of each use
-        )
+        self.factors: list[tuple[Tensor, Tensor]] | None = None  # g and z of each use, in place of the gradient
 
     def forward(self, z: Tensor) -> Tensor:
         plain = z.device.type != "cpu" or z.ndim != 2 or self.weight.numel() < WIDE
@@ -33,20 +31,20 @@ class WideLinear(nn.Linear):
         return y
 
     def plain(self) -> nn.Linear:
-        """PyTorch's layer with the same parameters."""
+        """Return PyTorch's layer with the same parameters."""
         layer = nn.Linear(self.in_features, self.out_features, device="meta")
         layer.weight, layer.bias = self.weight, self.bias
         return layer
 
     @torch.no_grad()
     def add_gradient(self, factor: float) -> None:
-        """Add a multiple of the gradient that `unformed` left to the weights, once."""
+        """Add a multiple of the gradient that `unformed` kept as factors to the weights, and drop the factors."""
         for grad_output, z in self._take():
             self.weight.addmm_(grad_output.T, z, alpha=factor)
 
     @torch.no_grad()
     def directional_derivative(self, along: Tensor) -> Tensor:
-        """The product of the gradient that `unformed` left with a direction: Σ g·(z alongᵀ)."""
+        """Return the product of the gradient that `unformed` kept as factors with a direction: Σ g·(z alongᵀ)."""
         return sum((torch.sum(grad_output * (z @ along.T)) for grad_output, z in self._take()), along.new_zeros(()))
 
     def _take(self) -> list[tuple[Tensor, Tensor]]:
@@ -56,7 +54,7 @@ class WideLinear(nn.Linear):
 
 @contextmanager
 def unformed(layers: Sequence[WideLinear]) -> Iterator[None]:
-    """A backward pass after which the gradients of these layers' weights are in their `factors` and, for autograd, None."""
+    """Within this context, a backward pass stores the gradients of these layers' weights as `factors`; for autograd they are None."""
     for layer in layers:
         layer.factors = []
     try:

@@ -1,4 +1,4 @@
-"""Convolutions with a fraction of the multiplications: Winograd's minimal filtering, as matrix products."""
+"""Convolutions with a fraction of the multiplications: Winograd's minimal filtering as matrix products."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, channels_last, nn
 from torch.autograd.function import once_differentiable
 
-SIDE = 4  # pixels of the output that one tile of the input gives, in each direction
-POINTS = (0.0, 1.0, -1.0, 0.5, -2.0, 2.0, -0.5)  # small and spread, which keeps the error near that of summing directly
-FEWEST_TILES, FEWEST_CHANNELS = 32, 32  # below, moving values about costs more than the multiplications saved
+SIDE = 4  # output pixels per tile of the input, in each direction
+POINTS = (0.0, 1.0, -1.0, 0.5, -2.0, 2.0, -0.5)  # small and spread out: the error is near that of direct summation
+FEWEST_TILES, FEWEST_CHANNELS = 32, 32  # below, moving values costs more than the saved multiplications
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution that is faster on a CPU; what it computes differs from PyTorch's by rounding alone.
+    """A convolution that is faster on a CPU; its results differ from PyTorch's only by rounding.
 
-    Forwards alone it is faster only where tiles cover the output exactly. On a GPU PyTorch's own kernels are faster anyway.
+    Without a backward pass, it is only faster if tiles cover the output exactly. On a GPU, PyTorch's own kernels are used.
     """
 
     def __init__(self, channels: int, outputs: int, size: int, border: int) -> None:
@@ -30,7 +30,7 @@ class Conv2d(nn.Conv2d):
         return convolve(x, self.weight, self.bias, self.border)
 
     def plain(self) -> nn.Conv2d:
-        """PyTorch's layer with the same parameters."""
+        """Return PyTorch's layer with the same parameters."""
         layer = nn.Conv2d(
             self.in_channels, self.out_channels, self.weight.shape[-1], padding=self.border, device="meta"
         )
@@ -47,11 +47,11 @@ class Conv2d(nn.Conv2d):
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor, border: int) -> Tensor:
-    """The convolution of images with a border of zeros and a square kernel of at most 5 pixels a side, in tiles of 4×4 outputs.
+    """Convolve zero-padded images with a square kernel of at most 5×5 pixels, in tiles of 4×4 outputs.
 
-    To slide a kernel g of r values over s + r − 1 values d is to evaluate polynomials at s + r − 1 points and to multiply there:
-    Aᵀ(Gg ∘ Bᵀd), where A and G evaluate s and r coefficients and B undoes an evaluation (Winograd, 1980; Lavin & Gray, 2016).
-    In two directions each matrix acts on both, and the ∘, summed over channels, is a matrix product a point.
+    Sliding a kernel g of r values over s + r − 1 values d means evaluating polynomials at s + r − 1 points and multiplying there:
+    Aᵀ(Gg ∘ Bᵀd), where A and G evaluate s and r coefficients and B inverts an evaluation (Winograd, 1980; Lavin & Gray, 2016).
+    In two dimensions, each matrix acts along both, and ∘, summed over channels, is one matrix product per point.
     """
     height, width = _sides(x, weight, border)
     y: Tensor = _Convolution.apply(x, weight, bias, border)
@@ -59,15 +59,15 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor, border: int) -> Tensor:
 
 
 def _sides(x: Tensor, weight: Tensor, border: int) -> tuple[int, int]:
-    """Height and width of what comes out."""
+    """Return height and width of the output."""
     _, _, height, width = x.shape
     lost = weight.shape[-1] - 1 - 2 * border
     return height - lost, width - lost
 
 
 class _Convolution(torch.autograd.Function):
-    """The convolution in whole tiles; written out backwards too, since autograd would leave the weights' gradient in another order than
-    the weights, and the update would take several times as long."""
+    """The convolution in whole tiles, with its own backward pass: autograd would store the weights' gradient in another memory order than
+    the weights, which makes the update several times slower."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, border: int) -> Tensor:
@@ -108,7 +108,7 @@ class _Convolution(torch.autograd.Function):
 
 @cache
 def _matrices(kernel: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Aᵀ and G for kernels of a size, in two directions: the Kronecker products with themselves."""
+    """Return Aᵀ and G for kernels of a size, in two dimensions: their Kronecker products with themselves."""
     one_way = _evaluate(SIDE, kernel).T, _evaluate(kernel, kernel)
     a, g = (torch.kron(matrix, matrix).to(dtype) for matrix in one_way)
     return a, g
@@ -116,7 +116,7 @@ def _matrices(kernel: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 @cache
 def _tiling(side: int, kernel: int, border: int, dtype: torch.dtype) -> Tensor:
-    """Bᵀ for every tile along one side, (points · tiles) × pixels; that tiles overlap and reach into the border is in the matrix."""
+    """Return Bᵀ for all tiles along one side, (points · tiles) × pixels; it accounts for overlapping tiles and the border."""
     b = torch.linalg.inv(_evaluate(SIDE + kernel - 1, kernel)).T
     tiles = -(-(side + 2 * border - kernel + 1) // SIDE)
     whole = torch.zeros(len(b), tiles, tiles * SIDE + kernel - 1, dtype=b.dtype)
@@ -126,6 +126,6 @@ def _tiling(side: int, kernel: int, border: int, dtype: torch.dtype) -> Tensor:
 
 
 def _evaluate(coefficients: int, kernel: int) -> Tensor:
-    """The matrix that takes a polynomial's coefficients to its values at the points, the last of them at infinity."""
+    """Return the matrix that maps a polynomial's coefficients to its values at the points, the last one at infinity."""
     finite = [[point**power for power in range(coefficients)] for point in POINTS[: SIDE + kernel - 2]]
     return torch.tensor([*finite, [0.0] * (coefficients - 1) + [1.0]], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Stretches of a flat tensor as one vector: what a part of a net is made of."""
+"""Spans of a flat tensor as one vector: the memory of a part of a net."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 
-class Stretches:
-    """The stretches of a flat tensor that some views of it take up, in its order; neighbours are one stretch.
+class Spans:
+    """The spans of a flat tensor that some views of it occupy, in order; adjacent views form one span.
 
-    The vector of a single stretch is the memory itself, so that nothing is copied; that of several is a copy.
+    The vector of a single span is the memory itself, so that nothing is copied; that of several spans is a copy.
     """
 
     def __init__(self, flat: Tensor, views: Iterable[Tensor]) -> None:
@@ -26,12 +26,12 @@ class Stretches:
 
     @property
     def whole(self) -> bool:
-        """Whether there is only one stretch, so that `joined` is the memory itself."""
+        """Whether there is only one span, so that `joined` is the memory itself."""
         return len(self.pieces) == 1
 
     @property
     def joined(self) -> Tensor:
-        """One vector: the memory itself, or a copy of several stretches."""
+        """One vector: the memory itself, or a copy of several spans."""
         return self.pieces[0] if self.whole else torch.cat(self.pieces)
 
     def copy(self) -> Tensor:
@@ -42,12 +42,12 @@ class Stretches:
             piece.copy_(value)
 
     def beside(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each stretch, and what belongs to it of a vector."""
+        """Yield each span with its slice of a vector."""
         cut = (vector,) if self.whole else vector.split(self.sizes)
         return zip(self.pieces, cut, strict=True)
 
-    def places(self, others: Stretches) -> list[slice] | None:
-        """Where the stretches of others stand in the vector of these; None if they are not all in it."""
+    def places(self, others: Spans) -> list[slice] | None:
+        """Return where the spans of others are in the vector of these; None if not all are in it."""
         found = [self._place(piece) for piece in others.pieces]
         return None if None in found else [place for place in found if place is not None]
 
