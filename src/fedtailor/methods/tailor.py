@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedtailor.data.task import CLASSES
 from fedtailor.learning import Client, Payload, Reply, Server
-from fedtailor.learning.search import best_share
+from fedtailor.learning.head_mixing import best_logit_weight
 from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import option
@@ -30,7 +30,8 @@ class Tailor(GlobalModel):
     Label counts do not leave the client. What travels is the model, as in FedAvg.
     """
 
-    family = "ours"
+    paper = "FedTailor's own; not published elsewhere"
+    family = "fine-tuning"
     year = 2026
     keeps = ("personal",)
     tasks = CLASSES
@@ -87,10 +88,10 @@ class Tailor(GlobalModel):
         x, y = next(client.samples.chunks())
         net.eval()
         with torch.no_grad():
-            logits = as_logits(net(x))
-            share = best_share(logits + prior, logits, y)
-            bias += share * as_outputs(client, prior)
-        client.log(prior_share=share)
+            logits = as_logits(net(x)).cpu().double()
+            alpha = best_logit_weight(logits + prior.cpu().double(), logits, y.cpu())
+            bias += alpha * as_outputs(client, prior)
+        client.log(prior_weight=alpha)
         return net
 
 
