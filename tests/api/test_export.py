@@ -92,7 +92,6 @@ def a_table(tmp_path: Path, ending: str) -> tuple[Personal, Path, Path]:
     rows.loc[3, ["sex", "grade"]] = ["x", 9]  # values that training did not have
     rows[["smoker", "grade", "sex", "age"]].to_csv(new, index=False)
     words = ("data.client=site", "data.label=ill", "data.categories=grade")
-    words = (*words[:2], 'data.categories=["grade"]')
     return *exported(tmp_path, ending, "data=table", f"data.path={file}", *words), new
 
 
@@ -111,7 +110,7 @@ def texts(tmp_path: Path) -> tuple[Personal, Path, Path]:
     rows = ["label,text", *(["good,a lovely (great) film!", "bad,dull; slow and don't"] * 10)]
     (tmp_path / "texts.csv").write_text("\n".join(rows))
     (tmp_path / "new-texts.csv").write_text('text,id\n"Great, LOVELY film.",1\nslow <br />and unheard of,2\n')
-    words = (f"data.path={tmp_path / 'texts.csv'}", 'data.columns=["label","text"]', "data.length=6")
+    words = (f"data.path={tmp_path / 'texts.csv'}", "data.label=label", "data.text=text", "data.length=6")
     model, folder = exported(tmp_path, "texts", "data=text-csv", *words, "clients=2", "partition=iid")
     return model, folder, tmp_path / "new-texts.csv"
 

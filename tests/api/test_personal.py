@@ -232,7 +232,6 @@ def test_texts_are_read_as_lists_and_as_csv_without_labels(tmp_path, caplog):
     rows = ["label,text", *(["good,what a lovely (great) film!", "bad,dull and slow; bad"] * 12)]
     (tmp_path / "texts.csv").write_text("\n".join(rows))
     words = ["data=text-csv", f"data.path={tmp_path / 'texts.csv'}", "data.columns=label,text", "data.length=6"]
-    words = [w.replace("label,text", '["label","text"]') for w in words]
     config = ft.Config.load(words=[*words, "rounds=8", "lr=1", "clients=2", "partition=iid", "engine=inline"])
     ft.run(config, out=tmp_path / "r", callbacks=[])
     model = ft.load(tmp_path / "r").personal(0)

@@ -7,7 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 import numpy as np
@@ -57,7 +57,7 @@ class Measure:
 
 def measured(model: Personal, split: Split, federation: Federation, config: Config) -> list[Measure]:
     """Measure a model on test samples, with the metrics of its run."""
-    samples = Samples(split, federation, config.settings, ready=False)
+    samples = Samples(split, federation, replace(config.settings, device="cpu"), ready=False)
     metrics = _metrics(federation, config)
     outputs = score(model.module, samples, metrics, keep_outputs=True).outputs
     if outputs is None:

@@ -20,6 +20,7 @@ from fedtailor.api.card import card, listed, sent
 from fedtailor.api.personal import Personal
 from fedtailor.api.program import Program
 from fedtailor.data.federation import Federation
+from fedtailor.data.new_samples import named_columns
 from fedtailor.engines.base import save_module
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.saved_models import SavedModels
@@ -144,7 +145,7 @@ def predict_script(model: Personal) -> str:
     if kind == "images" and model.description.shape[0] not in (1, 3):
         kind = "arrays"
     source = Path(__file__).with_name("standalone.py").read_text(encoding="utf-8")
-    columns = list(getattr(model.source, "columns", ()))[1:] if kind == "text" else []
+    columns = list(named_columns(model.source)[1:])
     source = source.replace("columns: list[str] = []", f"columns: list[str] = {columns!r}")
     blocks = source.split("\n\n\n")
     kept = [b for b in blocks if not b.startswith("def read_") or b.startswith(f"def read_{kind}(")]

@@ -64,7 +64,7 @@ class Personal:
 
     def __init__(self, module: nn.Module, description: Description, name: str = "", source: object = None) -> None:
         """`source` is the data source of the run, if its options are to hold for new samples too."""
-        self.module = module.eval()
+        self.module = module.cpu().eval()
         self.description = description
         self.name = name
         self.source = source

@@ -47,8 +47,7 @@ def new_samples(data: Any, description: Description, source: object = None) -> N
         case "table":
             return _table(data if place is None else read_table(place), description, str(place or "the table"))
         case "text" if place is None or _is_text(place):
-            columns = source.named_columns() if isinstance(source, TextCsv) else ()
-            return _texts(data if place is None else read_texts(place, columns), description)
+            return _texts(data if place is None else read_texts(place, named_columns(source)), description)
         case "images" if place is None or not _holds_arrays(place):
             files = _image_files(place) if place is not None else [Path(file) for file in _listed(data, "image files")]
             return _images(files, description, getattr(source, "size", 0))
@@ -57,6 +56,11 @@ def new_samples(data: Any, description: Description, source: object = None) -> N
             f"New samples are an array or the path of an .npz file, but these are of type {type(data).__name__}."
         )
     return NewSamples(_checked(_array(place), description, str(place)))
+
+
+def named_columns(source: object) -> tuple[str, ...]:
+    """Return the label's and the texts' columns that a source of texts was given; empty if their file names none."""
+    return source.named_columns() if isinstance(source, TextCsv) else ()
 
 
 def _place(data: Any) -> Path | None:
