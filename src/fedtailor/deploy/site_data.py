@@ -76,7 +76,8 @@ def _check(place: SiteFolder, description: Description, own: Description) -> Non
         raise Unfit(refusal, refusal)
     said = "This site's data does not fit the federation's description:"
     if problem := unfit(description, own):
-        raise Unfit(f"{said} {problem}.", f"{said} {unfit(description, own, may)}.")
+        advice = "Mend the data here, or have the description changed everywhere."
+        raise Unfit(f"{said} {problem}. {advice}", f"{said} {unfit(description, own, may)}.")
 
 
 def _warn(own: Description, data: Federation) -> None:
