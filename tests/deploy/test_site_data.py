@@ -142,14 +142,16 @@ def test_a_site_with_a_file_of_its_own_accepts_no_other(tmp_path, run):
 
 
 def test_a_server_cannot_find_out_by_guessing_what_a_site_does_not_disclose(tmp_path, run):
-    place = site(tmp_path, may=("columns", "scaling", "labels"))
-    said = set()
-    for values in (("I", "II"), ("X", "Y")):  # one guess is right
-        guess = replace(GIVEN, shape=(5,), columns=(replace(STAGE, values=values), AGE))
-        with pytest.raises(Unfit, match="does not disclose its categories") as refusal:
-            read(place, run, guess)
-        said.add(refusal.value.to_server)
-    assert len(said) == 1
+    guesses = [replace(STAGE, values=("I", "II")), replace(STAGE, values=("X", "Y")), replace(STAGE, name="grade")]
+    for may, said in (
+        (("columns", "scaling", "labels"), "its categories"),
+        ((), "its columns and categories and scaling and labels"),
+    ):
+        for guess in guesses:  # one is right
+            sent = replace(GIVEN, shape=(guess.width + 1,), columns=(guess, AGE))
+            with pytest.raises(FedTailorError, match=f"does not disclose {said} ") as refusal:
+                read(site(tmp_path, may=may), run, sent)
+            assert not isinstance(refusal.value, Unfit)  # it is said before the data is looked at
 
 
 @pytest.mark.parametrize("sent", [5, [], {}, {"columns": []}, {**GIVEN.plain(), "shape": [8]}])
@@ -178,7 +180,7 @@ def test_texts_are_read_with_the_given_vocabulary(tmp_path, run):
     data = {"name": "text-csv", "path": "texts.csv", "length": 4}
     place = replace(site(tmp_path), own={"data": data})
     given = Description((3,), 2, dtype="int32", labels=("no", "yes"), tokens=("good", "film"), vocabulary=4)
-    with pytest.raises(Unfit, match="does not disclose its vocabulary"):
+    with pytest.raises(FedTailorError, match="does not disclose its vocabulary"):
         read(place, run, given)
     client = read(replace(place, description=given), run, given).clients[0]
     assert {tuple(row) for row in client.train.x.tolist()} <= {(1, 2, 3), (1, 1, 3)}  # "the" and "bad" are unknown

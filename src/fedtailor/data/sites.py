@@ -279,7 +279,9 @@ def united(sites: Sequence[SiteDescription]) -> tuple[Description, list[str]]:
     data = [site.data for site in told if site.data is not None]
     notes = [f"The data of {site} is not in it: its policy hides it." for site in sites if site not in told]
     if not data:
-        raise FedTailorError("No site disclosed all that its data means, so there is nothing to merge.")
+        raise FedTailorError(
+            "No site disclosed all that its data means, so there is nothing to merge. `fedtailor data describe` describes a table."
+        )
     tables = [{column.name: column for column in own.columns} for own in data]
     everywhere = [name for name in tables[0] if all(name in table for table in tables)]
     uneven = _uneven(told, tables)

@@ -44,6 +44,7 @@ def site_data(place: SiteFolder, config: Config, sent: Any) -> Federation:
         raise FedTailorError(
             "The server's description of the data is not the one that this site's site.toml names. Compare the two files, and use one."
         )
+    _refuse_guesses(place, description)
     with _in_private(description):
         config = replace(config, data=config.data.as_described(description))
         own = _read(place, config)
@@ -64,19 +65,22 @@ def _read(place: SiteFolder, config: Config, description: Description | None = N
         return config.alone(place.name, description)
 
 
-def _check(place: SiteFolder, description: Description, own: Description) -> None:
-    """Refuse a description that the site's data does not fit, or by which the server could find out what the site does not disclose."""
-    may = place.policy.may_describe
-    hidden = [aspect for aspect in aspects(own) if aspect not in may]
+def _refuse_guesses(place: SiteFolder, description: Description) -> None:
+    """Refuse a description that says more than the site discloses: from whether it fits, a server could find that out by trying."""
+    hidden = [aspect for aspect in aspects(description) if aspect not in place.policy.may_describe]
     if hidden and place.description is None and not place.shared:
-        refusal = (
+        raise FedTailorError(
             f"This site does not disclose its {' and '.join(hidden)} (may_describe of its policy), so it takes part only with a "
             'description that its operator has checked. Put that file beside site.toml and name it there: description = "description.json"'
         )
-        raise Unfit(refusal, refusal)
-    said = "This site's data does not fit the federation's description:"
+
+
+def _check(place: SiteFolder, description: Description, own: Description) -> None:
+    """Refuse a description that the site's data does not fit."""
+    said, may = "This site's data does not fit the federation's description:", place.policy.may_describe
     if problem := unfit(description, own):
-        raise Unfit(f"{said} {problem}.", f"{said} {unfit(description, own, may)}.")
+        advice = "Mend the data here, or have the description changed everywhere."
+        raise Unfit(f"{said} {problem}. {advice}", f"{said} {unfit(description, own, may)}.")
 
 
 def _warn(own: Description, data: Federation) -> None:
