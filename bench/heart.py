@@ -3,12 +3,13 @@
     python -m bench.heart runs/flamby --page docs/results/heart.md
 
 The runs are those of `fedtailor reproduce flamby/heart` and `flamby/personalized`, in folders of these names below the one that is given:
-finished ones are kept, missing ones carried out (120 and 35 runs, 20 CPU minutes in all). The page is made of the two reproduction.json.
+finished ones are kept, missing ones carried out (35 and 80 runs, about 10 CPU minutes). The page is made of the two reproduction.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -91,11 +92,19 @@ def page(benchmark: Reproduction, personal: Reproduction) -> str:
     about = [
         HEADLINE,
         "",
-        "Written by `python -m bench.heart`, which runs `fedtailor reproduce flamby/heart` and `flamby/personalized`. The data comes with",
+        "Written by `python -m bench.heart`, which runs `fedtailor reproduce flamby/heart` and `flamby/personalized`. The data comes with "
         "the package: `data=heart data.protocol=flamby`.",
         "",
     ]
-    return "\n".join([*about, *benchmark_section(benchmark, rows), *personal_section(personal, rows), ""])
+    lines = [*about, *benchmark_section(benchmark, rows), *personal_section(personal, rows), ""]
+    return "\n".join(line if line.startswith("|") else _wrapped(line) for line in lines)
+
+
+def _wrapped(text: str) -> str:
+    """Wrap a paragraph or list item; empty lines before and after it stay."""
+    inner = text.strip("\n")
+    before, _, after = text.partition(inner) if inner else ("", "", text)
+    return before + textwrap.fill(inner, 140, subsequent_indent="  " if inner.startswith("- ") else "") + after
 
 
 def _number(cell: ReproducedCell) -> str:
@@ -103,7 +112,7 @@ def _number(cell: ReproducedCell) -> str:
 
 
 def _published(cell: ReproducedCell) -> str:
-    return cell.published_text + ("" if cell.published_std is None else f" ± {cell.published_std:g}")
+    return cell.published_text + ("" if cell.published_std is None else f" ± {cell.published_std:.1f}")
 
 
 def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterable[str]:

@@ -3,19 +3,17 @@
     FEDTAILOR_DATA=… python -m bench.natural runs/natural --page docs/results/natural.md
     FEDTAILOR_DATA=… python -m bench.natural runs/natural har                              # only one of the data sets
 
-Data: UCI HAR (30 people), Lending Club (50 states) and A-level chemistry of 1997 (131 education authorities). Each run is an ordinary run
-folder below the one that is given, so the same command goes on after an interruption. The numbers are written to natural.json there, and
-the page is made of that file.
+Data: UCI HAR (30 people), Lending Club (50 states) and A-level chemistry of 1997 (131 education authorities). The numbers of each run are
+written to a file of their own below the folder that is given, so the same command goes on after an interruption. All are collected in
+natural.json there, and the page is made of that file.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,8 @@ import numpy as np
 
 from fedtailor.data.task import Kind
 from fedtailor.experiment.config import Config
-from fedtailor.experiment.run import carry_out, simulation_of
-from fedtailor.experiment.run_folder import TABLE, RunFolder
+from fedtailor.experiment.run import simulation_of
+from fedtailor.experiment.simulation import Simulation
 from fedtailor.files import replace_text
 from fedtailor.learning.metrics import metric
 from fedtailor.methods import methods
@@ -32,12 +30,11 @@ from fedtailor.methods import methods
 SEEDS = range(5)
 ROUNDS = 10
 LOCAL = "local"
-COMMON = f"net=mlp net.hidden=[32] rounds={ROUNDS} epochs=1 batch=32 lr=0.05 eval_every={ROUNDS} engine=inline save_models=false"
+COMMON = f"net=mlp net.hidden=[32] rounds={ROUNDS} epochs=1 batch=64 lr=0.1 eval_every={ROUNDS} engine=inline"
 FILE = "natural.json"
 
-Numbers = dict[
-    str, dict[str, Any]
-]  # of a method: its mean and pooled value of each seed, and each client's mean over seeds
+RunNumbers = dict[str, Any]  # the mean over clients, the pooled value, and each client's
+Numbers = dict[str, list[RunNumbers]]  # of each method, one per seed
 
 
 @dataclass(frozen=True)
@@ -82,38 +79,40 @@ def able(kind: Kind) -> list[str]:
 
 
 def measure(study: Study, out: Path) -> Numbers:
-    """Carry out the runs that are missing, and collect the numbers of all."""
-    folders: dict[str, list[RunFolder]] = {}
+    """Carry out the runs that are missing, and return the numbers of all."""
+    found: Numbers = {}
     for seed in SEEDS:
-        federation = study.config(f"seed={seed}").federation()  # read once: the same for all methods
+        federation = study.config(f"seed={seed}").federation()  # the same for all methods
         for name in able(federation.kind):
-            folder = RunFolder(out / f"{name}-s{seed}")
-            if not (folder.begun and folder.state == "finished"):
-                print(folder.path, flush=True)
+            file = out / f"{name}-s{seed}.json"
+            if not file.exists():
+                print(file.stem, flush=True)
                 config = study.config(f"method={name}", f"seed={seed}")
-                carry_out(config, folder.path, build=partial(simulation_of, federation=federation))
-            folders.setdefault(name, []).append(folder)
-    return {name: _collected(study.metric, own) for name, own in folders.items()}
+                replace_text(file, json.dumps(numbers_of(study.metric, simulation_of(config, federation))))
+            found.setdefault(name, []).append(json.loads(file.read_text()))
+    return found
 
 
-def _collected(name: str, folders: Sequence[RunFolder]) -> dict[str, Any]:
-    last = [next(r for r in reversed(folder.records()) if r[name] is not None) for folder in folders]
-    clients = []
-    for folder in folders:
-        with (folder.path / TABLE).open() as file:
-            clients.append([float(row[name]) for row in csv.DictReader(file)])
-    with np.errstate(all="ignore"):
-        each = np.array(clients)
-        counted = np.isfinite(each).any(0)
-        by_client = np.where(counted, np.nansum(each, 0) / np.isfinite(each).sum(0).clip(1), np.nan)
-    mean = [record[f"{name}_mean"] for record in last]
-    return {"mean": mean, "pooled": [record[name] for record in last], "clients": by_client.tolist()}
+def numbers_of(metric: str, simulation: Simulation) -> RunNumbers:
+    """Run a simulation; return the last value of a metric, as mean over clients, pooled over samples, and of each client."""
+    with simulation:
+        last = simulation.run().metrics[-1]
+        clients = [simulation.scores[i].value(metric) for i in simulation.everyone]
+    return {"mean": last[f"{metric}_mean"], "pooled": last[metric], "clients": clients}
+
+
+def by_client(runs: Sequence[RunNumbers]) -> np.ndarray:
+    """Return each client's mean over the seeds in which its value is defined, NaN if it never is."""
+    each = np.array([run["clients"] for run in runs], float)
+    defined = np.isfinite(each)
+    total = np.where(defined, each, 0.0).sum(0)
+    return np.where(defined.any(0), total / defined.sum(0).clip(1), np.nan)
 
 
 def section(study: Study, found: Numbers) -> Iterable[str]:
     yield f"\n## {study.title}\n"
     lower = metric(study.metric).lower_is_better
-    alone = np.array(found[LOCAL]["clients"])
+    alone = by_client(found[LOCAL])
     counted = np.isfinite(alone)
     yield f"`fedtailor compare METHODS --seeds 0,1,2,3,4 {study.command}`\n"
     best = "lowest" if lower else "highest"
@@ -125,17 +124,20 @@ def section(study: Study, found: Numbers) -> Iterable[str]:
     yield "|---|---:|---:|---:|---:|"
     sign = -1 if lower else 1
     gains = {}
-    for name in sorted(found, key=lambda n: -sign * float(np.mean(found[n]["mean"]))):
-        own = found[name]
-        gains[name] = sign * (float(np.mean(own["mean"])) - float(np.mean(found[LOCAL]["mean"])))
-        worse = int((sign * (np.array(own["clients"]) - alone)[counted] < -1e-9).sum())
-        numbers = f"{_spread(own['mean'], study)} | {_spread(own['pooled'], study)} | {_shown(gains[name], study, '+')}"
-        yield f"| {name} | {numbers} | {worse} |"
+    for name in sorted(found, key=lambda name: -sign * _mean(found[name])):
+        gains[name] = sign * (_mean(found[name]) - _mean(found[LOCAL]))
+        worse = int((sign * (by_client(found[name]) - alone)[counted] < -1e-9).sum())
+        spreads = (_spread([run[what] for run in found[name]], study) for what in ("mean", "pooled"))
+        yield f"| {name} | {' | '.join(spreads)} | {_shown(gains[name], study, '+')} | {worse} |"
     ahead = [name for name, gain in gains.items() if gain > 0]
     first = max(gains, key=lambda name: gains[name])
     yield (
         f"\n{len(ahead)} of {len(found) - 1} methods are better than training alone in the mean over {study.clients}; the best is {first}."
     )
+
+
+def _mean(runs: Sequence[RunNumbers]) -> float:
+    return float(np.mean([run["mean"] for run in runs]))
 
 
 def _spread(values: Sequence[float], study: Study) -> str:

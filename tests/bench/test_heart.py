@@ -54,7 +54,7 @@ def test_the_page_counts_what_agrees_and_who_is_worse_off():
     text = page(told, personal)
     assert "3 of 4 numbers lie within" in text
     assert "not: FedAvg at VA." in text
-    assert "| FedAvg | 70.0 ± 1.0 (71.0 ± 1) |" in text
+    assert "| FedAvg | 70.0 ± 1.0 (71.0 ± 1.0) |" in text
     assert "| ditto | 72.0 ± 1.0 | 74.0 ± 1.0 | 70.0 ± 1.0 | 70.0 ± 1.0 | 71.5 | +1.5 | +3.5 | none |" in text
     assert "| fedavg | 72.0 ± 1.0 | 70.0 ± 1.0 | 70.0 ± 1.0 | 60.0 ± 1.0 | 68.0 | -2.0 | +0.0 | VA |" in text
     assert "The highest mean is ditto's, +1.5 points over training alone." in text

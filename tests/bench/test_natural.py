@@ -1,18 +1,25 @@
-"""The page of natural federations: numbers as the runs wrote them, means and counts by hand."""
+"""The page of natural federations: numbers as the runs gave them, means and counts by hand."""
 
 from __future__ import annotations
 
-import json
 import math
 
-from bench.natural import _collected, able, page
-from fedtailor.experiment.run_folder import RunFolder
+import numpy as np
+import pytest
+
+from bench.natural import able, by_client, numbers_of, page
+from fedtailor import Simulation
+
+
+def runs(means: list[float], pooled: list[float], clients: list[list[float]]) -> list[dict]:
+    rows = zip(means, pooled, clients, strict=True)
+    return [{"mean": mean, "pooled": value, "clients": own} for mean, value, own in rows]
 
 
 def test_means_over_clients_pooled_values_and_who_is_worse_off():
     found = {
-        "local": {"mean": [0.5, 0.7], "pooled": [0.5, 0.6], "clients": [0.5, 0.7, math.nan]},
-        "fedavg": {"mean": [0.7, 0.9], "pooled": [0.5, 0.5], "clients": [0.4, 0.9, math.nan]},
+        "local": runs([0.5, 0.7], [0.5, 0.6], [[0.4, 0.7, math.nan], [0.6, 0.7, math.nan]]),
+        "fedavg": runs([0.7, 0.9], [0.5, 0.5], [[0.4, 0.9, math.nan], [0.4, 0.9, math.nan]]),
     }
     text = page({"har": found})
     assert "| fedavg | 80.00 ± 10.00 | 50.00 ± 0.00 | +20.00 | 1 |" in text
@@ -25,19 +32,16 @@ def test_means_over_clients_pooled_values_and_who_is_worse_off():
     assert errors.index("| local |") < errors.index("| fedavg |")
 
 
-def test_numbers_come_from_the_run_folders(tmp_path):
-    folders = []
-    for seed, values in enumerate(([0.5, math.nan], [1.0, math.nan])):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        records = [{"auroc": 0.6 + seed, "auroc_mean": 0.5 + seed}, {"auroc": None}]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-        (folder / "clients.csv").write_text("client,auroc\n" + "".join(f"{i},{v}\n" for i, v in enumerate(values)))
-        folders.append(RunFolder(folder))
-    found = _collected("auroc", folders)
-    assert (found["mean"], found["pooled"]) == ([0.5, 1.5], [0.6, 1.6])
-    assert found["clients"][0] == 0.75
-    assert math.isnan(found["clients"][1])
+def test_a_client_counts_in_the_seeds_in_which_it_has_a_value():
+    found = by_client(runs([0, 0], [0, 0], [[0.5, math.nan, math.nan], [1.0, 0.25, math.nan]]))
+    np.testing.assert_equal(found, [0.75, 0.25, math.nan])
+
+
+def test_numbers_are_those_of_the_last_evaluation(federation):
+    simulation = Simulation(federation, "fedavg", "mlp", rounds=2, eval_every=2)
+    found = numbers_of("accuracy", simulation)
+    assert found["mean"] == pytest.approx(np.mean(found["clients"]))
+    assert found["pooled"] == simulation.metrics[-1]["accuracy"]
 
 
 def test_methods_fit_the_task():

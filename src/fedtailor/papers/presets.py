@@ -70,7 +70,7 @@ class PresetCell:
     measure: str
     parts: tuple[Term, ...]
     number: PublishedNumber | None = None  # the published number
-    group: str = ""  # which clients count, where not all do: see Run.members
+    group: str = ""  # which clients count, where not all do: see MeasuredRun.members
 
     @property
     def published(self) -> float | None:
