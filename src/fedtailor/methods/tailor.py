@@ -69,8 +69,14 @@ class Tailor(GlobalModel):
     def finish(self, client: Client, payload: Payload) -> None:
         net = self.with_prior(client, payload)
         begin = net.all.vector
-        fit = {"epochs": self.close_epochs, "lr": self.close_lr, "momentum": self.close_momentum}
-        client.train(net.all, average=self.averaged, purpose="close", **fit)
+        client.train(
+            net.all,
+            epochs=self.close_epochs,
+            lr=self.close_lr,
+            momentum=self.close_momentum,
+            average=self.averaged,
+            purpose="close",
+        )
         client.state["personal"] = begin + self.step * (net.all.vector - begin)
 
     def onboard(self, client: Client, payload: Payload) -> None:
