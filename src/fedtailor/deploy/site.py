@@ -148,6 +148,9 @@ class SiteNode:
         save_module(worker.personal(id, round, payload), draft)
         os.replace(draft, models / f"{name}.safetensors")
         self._write_description(worker.federation.description)
+        replace_text(
+            self.place.folder / "config.toml", self.config.to_toml()
+        )  # what `fedtailor predict` needs beside it
 
     def _write_description(self, description: Description) -> None:
         """Keep how the data is described beside the model, which means nothing without it."""

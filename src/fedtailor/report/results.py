@@ -236,12 +236,17 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         if not path.is_dir():
             raise FedTailorError(f"'{path}' is not a folder. Name a run folder, or one that holds run folders.")
         files = [path / "config.toml"] if (path / "config.toml").is_file() else sorted(path.rglob("config.toml"))
-        runs = [file.parent for file in files if not file.parent.name.endswith(DRAFT)]
+        runs = [file.parent for file in files if not file.parent.name.endswith(DRAFT) and not _is_site(file.parent)]
         if not runs:
             raise FedTailorError(f"'{path}' holds no run: neither it nor a folder in it has a config.toml.")
         for run in runs:
             found.setdefault(run.resolve(), run)
     return list(found.values())
+
+
+def _is_site(folder: Path) -> bool:
+    """Whether it is the folder of a site, which has a model and its config, but no run."""
+    return (folder / "site.toml").exists()
 
 
 def read_results(path: Path) -> list[Result]:

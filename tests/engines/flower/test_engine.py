@@ -35,6 +35,7 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.run import start
 from fedtailor.experiment.run_folder import RunFolder, read_lines
 from fedtailor.learning.scoring import Score
+from fedtailor.report.results import find_runs
 
 WORDS = ("data=digits", "data.fraction=0.2", "clients=4", "rounds=3", "net=mlp", "net.hidden=[8]", "checkpoint_every=1")
 
@@ -576,6 +577,19 @@ def test_sites_bring_tables_of_their_own_and_labels_meet_by_name(tmp_path):
     assert all((3,) in {t.shape for t in head.values()} for head in heads)  # maybe, no, yes
     assert [r["replied"] for r in read_lines(tmp_path / "run" / "metrics.jsonl")] == [2, 2, 2]
     assert not (tmp_path / "run" / "labels.json").exists()  # who has which labels is not the server's to know
+
+
+def test_a_site_predicts_with_its_model_from_its_folder_alone(tmp_path, fedtailor):
+    grid = with_tables(tmp_path, ("I", "II"), ("I", "II"))
+    headquarters(grid, tmp_path, timeout=1.0).run()
+    site = tmp_path / "sites" / "1"
+    (site / "new.csv").write_text("stage,age\nI,50\nII,70\n")
+    fedtailor("predict", site, "--data", site / "new.csv", "-o", site / "told.csv")
+    lines = (site / "told.csv").read_text().splitlines()
+    assert len(lines) == 3
+    assert lines[1].split(",")[1] in ("no", "yes")
+    (site / "site.toml").write_text("")  # which the stand-in for real sites does without
+    assert find_runs([tmp_path]) == [tmp_path / "run"]
 
 
 class OwnData(FakeGrid):
