@@ -588,7 +588,8 @@ def test_a_site_predicts_with_its_model_from_its_folder_alone(tmp_path, fedtailo
     lines = (site / "told.csv").read_text().splitlines()
     assert len(lines) == 3
     assert lines[1].split(",")[1] in ("no", "yes")
-    (site / "site.toml").write_text("")  # which the stand-in for real sites does without
+    for i in range(2):
+        (tmp_path / "sites" / str(i) / "site.toml").touch()  # which the stand-in for real sites does without
     assert find_runs([tmp_path]) == [tmp_path / "run"]
 
 
