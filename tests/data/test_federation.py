@@ -331,3 +331,11 @@ def test_samples_set_aside_are_the_clients_own_and_nobody_is_left_without(federa
     assert all(len(c.train) == 1 for c in federation.set_aside(0.99).clients)
     with pytest.raises(FedTailorError, match="share = 1 is not allowed"):
         federation.set_aside(1)
+
+
+def test_few_arrays_are_dealt_to_fewer_clients(caplog):
+    x, y = np.zeros((30, 3), np.float32), np.arange(30) % 2
+    federation = Federation.from_arrays(x, y, partition="iid")
+    assert 1 < len(federation.clients) < 20
+    assert "cannot deal these 30 samples well to the usual 20 clients" in caplog.text
+    assert len(Federation.from_arrays(x, y, partition="iid", clients=15).clients) == 15

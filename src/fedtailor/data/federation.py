@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedtailor.data.client_count import default_clients
 from fedtailor.data.client_data import ClientData, RemoteSplit, Split, dtype_word, shape_words
 from fedtailor.data.compact import Array, as_labels, as_samples, classes_of, kind_of, named_labels, vocabulary
 from fedtailor.data.description import Description
@@ -120,7 +121,7 @@ class Federation:
         x: Array,
         y: Array,
         *,
-        clients: int = 20,
+        clients: int | None = None,
         partition: str | Partition | None = None,
         seed: int = 0,
         classes: int | None = None,
@@ -129,7 +130,8 @@ class Federation:
     ) -> Federation:
         """Deal arrays to clients; `options` are those of the partition, such as beta=0.5.
 
-        The default partition is dirichlet, or iid where samples have no class.
+        The default partition is dirichlet, or iid where samples have no class. There are 20 clients, or fewer if there are too few samples,
+        unless their number is given.
         """
         (y,), names = named_labels([y])
         kind = _kind(task, y, "y")
@@ -140,6 +142,10 @@ class Federation:
         pool = Pool(samples, labels, found, vocabulary=vocabulary(samples), kind=kind, labels=names)
         if partition is None:
             partition = "dirichlet" if kind in CLASSES else "iid"
+        if not isinstance(partition, Partition):
+            partition, options = partitions.build(partition, options), {}
+        if clients is None:
+            clients = default_clients(pool, partition, seed)
         return cls.from_pool(pool, partition, clients, seed, **options)
 
     @classmethod

@@ -91,11 +91,6 @@ class Source(ABC):
         return self
 
     @property
-    def fitting_net(self) -> str:
-        """Return the net to use if the config names none."""
-        return "cnn"
-
-    @property
     def fitting_partition(self) -> str:
         """Return the partition to use if the config names none."""
         return "dirichlet"

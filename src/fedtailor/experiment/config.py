@@ -120,8 +120,7 @@ class Config:
         data = _chosen("data", tables, "digits", every)
         partition = _chosen("partition", tables, data.fitting_partition)
         unseen = data.name == "sites"  # no sample is here to choose a net by
-        chosen = "name" in tables["net"] or unseen
-        net = _chosen("net", tables, data.fitting_net) if chosen else FittingNet(tables["net"])
+        net = _chosen("net", tables, "mlp") if "name" in tables["net"] or unseen else FittingNet(tables["net"])
         return cls(build(Settings, plain), method, data, build(DataSettings, common, "data"), partition, net)
 
     @property

@@ -52,10 +52,6 @@ class Heart(Source):
             raise FedTailorError("data.pooled=true needs a test part that is set apart: add data.protocol=flamby.")
 
     @property
-    def fitting_net(self) -> str:
-        return "mlp"
-
-    @property
     def fitting_partition(self) -> str:
         return "natural"
 

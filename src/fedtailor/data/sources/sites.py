@@ -15,10 +15,6 @@ class Sites(Source):
     """In a real federation (fedtailor deploy): every site has data of its own, which its site.toml names."""
 
     @property
-    def fitting_net(self) -> str:
-        return "mlp"
-
-    @property
     def fitting_partition(self) -> str:
         return "natural"
 

@@ -52,10 +52,6 @@ class Table(Source):
     task: Literal["auto", "multiclass", "binary", "regression"] = option("auto", TASK)
 
     @property
-    def fitting_net(self) -> str:
-        return "mlp"
-
-    @property
     def fitting_partition(self) -> str:
         if self.client:
             return "natural"
