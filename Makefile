@@ -1,4 +1,4 @@
-# make demo     set up .venv and train a few methods on embedded data, with a table and a picture at the end
+# make demo     set up .venv and train a few methods on embedded data (digits, then four hospitals), with tables and pictures at the end
 # make test     set up .venv and pass all tests but those over the network
 # make network  pass those: real server and site processes on the loopback network, and attacks on them
 VENV := .venv
@@ -10,6 +10,7 @@ PYTHON ?= python3
 
 demo: $(READY)
 	$(BIN)/fedtailor compare local fedavg fedper fedrep data=digits clients=20 partition.beta=0.1 net=lenet rounds=30 lr=0.1 --out runs/demo
+	$(BIN)/fedtailor compare local fedavg fedavg-ft fedrep data=heart rounds=20 --out runs/hospitals
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2

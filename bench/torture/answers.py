@@ -11,7 +11,7 @@ import logging
 import math
 import resource
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -21,7 +21,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from bench.torture import Result
 from bench.torture.mutations import description, recorded, wired
-from fedtailor.data.description import Description
+from fedtailor.data.description import Column, Description
 from fedtailor.data.sites import SiteDescription, federation_of
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower.checks import ReplyChecks, dtype_and_shape, sane
@@ -38,9 +38,11 @@ MEMORY = 3 << 29  # bytes by which unpacking and reading an answer may make the 
 SECONDS = 20.0  # for one try, on a busy machine
 LIAR = 2
 NAMES = [f"site {i} (clinic-{i})" for i in range(3)]
-DATA = Description((3, 8, 8), 4, dtype="uint8", labels=("a", "b", "c", "d"), mean=(0.5,) * 3, std=(0.25,) * 3)
-SITES = [SiteDescription(i, f"clinic-{i}", 30, 10, replace(DATA, mean=(0.5, 0.5, 0.4 + i / 10))) for i in range(3)]
-SITE = SITES[0]
+IMAGES = Description((3, 8, 8), 4, dtype="uint8", labels=("a", "b", "c", "d"), mean=(0.5,) * 3, std=(0.25,) * 3)
+STAGE, AGE = Column("stage", "category", ("I", "II", "III")), Column("age", "number", mean=60.0, std=10.0)
+TABLE = Description((6,), 2, labels=("alive", "dead"), label="outcome", columns=(STAGE, AGE))
+SITES = [SiteDescription(i, f"clinic-{i}", 30, 10, replace(IMAGES, mean=(0.5, 0.5, 0.4 + i / 10))) for i in range(3)]
+CLINICS = [replace(s, data=replace(TABLE, columns=(STAGE, replace(AGE, mean=60.0 + i)))) for i, s in enumerate(SITES)]
 SENT = {"model": torch.linspace(-1, 1, 500)}
 WORKS = (Work.HELLO, Work.FIT, Work.FIT_AND_SCORE, Work.SCORE)
 Spoil = Callable[[Message], Callable[[], Message]]
@@ -65,11 +67,12 @@ def run(share: float) -> list[Result]:
 class Letterbox:
     """A Flower grid of three nodes within this process. It unpacks answers when they are pulled, as Flower's own does."""
 
-    def __init__(self, spoil: Spoil, spoilt: Work) -> None:
+    def __init__(self, spoil: Spoil, spoilt: Work, sites: Sequence[SiteDescription]) -> None:
         """Make the grid; `spoil` mutates the last node's reply to one kind of work."""
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
         self.spoil = spoil
         self.spoilt = spoilt
+        self.sites = sites
         self.ids = itertools.count(1)
         self.answers: dict[str, Callable[[], Message]] = {}
 
@@ -90,7 +93,7 @@ class Letterbox:
     def _answer(self, call: Message) -> Callable[[], Message]:
         client = call.metadata.dst_node_id - 100
         work = read_call(call.content, "cpu")[0]["work"]
-        reply = Message(write_site(SITES[client]) if work is Work.DESCRIBE else honest(work), reply_to=call)
+        reply = Message(write_site(self.sites[client]) if work is Work.DESCRIBE else honest(work), reply_to=call)
         return self.spoil(reply) if client == LIAR and work == self.spoilt else lambda: reply
 
 
@@ -108,7 +111,7 @@ def asked(rng: Random, mutate: Callable[[Random, Message], Callable[[], Message]
     """Ask three sites for the same work; return what went wrong, if anything."""
     work = rng.choice(WORKS)
     checks = ReplyChecks(("model", "means", "classes", "known", "labels"), dict.fromkeys(range(3), (30, 10)), few=4)
-    engine = Flower(post(lambda reply: mutate(rng, reply), work), checks, NAMES, {}, oldest=lambda: 0)
+    engine = Flower(post(lambda reply: mutate(rng, reply), work), checks, NAMES, oldest=lambda: 0)
 
     def call(said: list[str]) -> str:
         outcomes = engine.call(work, 1, range(3), lambda i: SENT if work is not Work.HELLO else {})
@@ -123,8 +126,9 @@ def asked(rng: Random, mutate: Callable[[Random, Message], Callable[[], Message]
 
 def described(rng: Random) -> str:
     """Ask three sites for their descriptions, and make a federation of them."""
-    reply = description(rng, SITES[LIAR].plain())
-    office = post(lambda honest: lambda: renewed(honest, reply), Work.DESCRIBE)
+    sites = rng.choice((SITES, CLINICS, CLINICS))
+    reply = description(rng, sites[LIAR].plain())
+    office = post(lambda honest: lambda: renewed(honest, reply), Work.DESCRIBE, sites)
 
     def meet(said: list[str]) -> str:
         office.meet()
@@ -137,16 +141,23 @@ def described(rng: Random) -> str:
             federation = federation_of(known)
         except FedTailorError as problem:
             return "" if len(str(problem)) < 2000 else "a complaint without end"
-        scaled = all(0.4 <= m <= 0.6 for m in federation.mean) and set(federation.std) == {0.25}
         bound = federation.classes <= 100_000 and federation.vocabulary <= 10**7 and max(federation.sizes) <= 10**9
-        return "" if scaled and bound else f"a federation of {known[LIAR]}"[:300]
+        return "" if as_agreed(federation.description) and bound else f"a federation of {known[LIAR].data}"[:300]
 
     return bounded(meet)
 
 
-def post(spoil: Spoil, spoilt: Work) -> Transport:
+def as_agreed(data: Description) -> bool:
+    """Return whether the two honest sites' samples mean what they did, scaled within the range of their own constants."""
+    if not data.columns:
+        return all(0.4 <= m <= 0.6 for m in data.mean) and set(data.std) == {0.25} and data.shape == IMAGES.shape
+    stage, age = data.columns
+    return stage == STAGE and 60.0 <= age.mean <= 61.0 and age.std == 10.0 and data.shape == (6 + age.indicator,)
+
+
+def post(spoil: Spoil, spoilt: Work, sites: Sequence[SiteDescription] = SITES) -> Transport:
     return Transport(
-        Letterbox(spoil, spoilt), {100 + i: i for i in range(3)}, {}, timeout=0.1, limit=LIMIT, device="cpu"
+        Letterbox(spoil, spoilt, sites), {100 + i: i for i in range(3)}, {}, timeout=0.1, limit=LIMIT, device="cpu"
     )
 
 

@@ -341,35 +341,121 @@ def _put(rng: Random, content: RecordDict, data: bytes) -> None:
 LIES: dict[str, tuple[Any, ...]] = {
     "client": (-1, 10**9, 0, 1, None, "2", True),
     "name": ("", "x" * 201, "x" * 10**6, "a\nb", "\x1b[2J", "\ud800", "clinic-0", "clinic-0-0", 5, None, "%s"),
-    "shape": ((), (0, 8, 8), (3, 8, 9), (2**20,) * 3, (1,) * 10**5, (-3, 8, 8), "wide", 3, (3, None, 8), (3, 8, True)),
-    "dtype": ("object", "float32", "", "uint8 ", "nn", "__class__", None, "int8"),
-    "classes": (0, -1, 3, 5, 2**34, 10**400, 4.5, math.nan, None),
-    "labels": ((), ("a", "a", "b", "c"), ("a",), ("w", "x", "y", "z"), ("x" * 10**6,) * 4, ("a\n", "b", "c", "d"),
-               ("\ud800", "b", "c", "d"),
-               (1, 2, 3, 4), "abcd", ("",) * 4, (None,) * 4),
-    "vocabulary": (-1, 1, 10**12, 2**70, math.inf, None),
-    "mean": ((math.nan,) * 3, (1e30,) * 3, (-1e30, 0.5, 0.5), (math.inf,), (0.5,) * 2, (), 0.5, (0.5,), (0.0,) * 3, ("nan",) * 3,
-             (10**400,),
-             (0.5,) * 10**5, (1.0,), None),
-    "std": ((math.nan,) * 3, (0.0,) * 3, (1e-30,) * 3, (1e30,), (-0.25,) * 3, (0.25,) * 2, (), (0.001,), (1.0,), None, "1", (5e-324,)),
     "train": (0, -1, 10**12, 10**9, 10**400, 1.5, None, "30", math.nan),
     "test": (-1, 10**12, 0, 10**9, None, 0.5),
+    "hidden": (["labels"], ["labels"] * 10**5, ["secrets"], "labels", None, [[]], [5], ["columns", "labels"]),
+    "data": (None, {}, [], 5, "table", [[]] * 10**5),
+}
+DATA_LIES: dict[str, tuple[Any, ...]] = {
+    "format": (0, 2, None, "1", [1], True),
+    "shape": (
+        (),
+        (0, 8, 8),
+        (3, 8, 9),
+        (2**20,) * 3,
+        (1,) * 10**5,
+        (-3, 8, 8),
+        "wide",
+        3,
+        (3, None, 8),
+        (3, 8, True),
+        (9,),
+        (2**27,),
+    ),
+    "dtype": ("object", "float32", "", "uint8 ", "nn", "__class__", None, "int8"),
+    "classes": (0, -1, 3, 5, 2**34, 10**400, 4.5, math.nan, None),
+    "kind": ("binary", "regression", "multilabel", "", None, "ranking", ["multiclass"], {}),
+    "labels": (
+        (),
+        ("a", "a", "b", "c"),
+        ("a",),
+        ("w", "x", "y", "z"),
+        ("x" * 10**6,) * 4,
+        ("a\n", "b", "c", "d"),
+        ("\ud800", "b", "c", "d"),
+        (1, 2, 3, 4),
+        "abcd",
+        ("",) * 4,
+        (None,) * 4,
+        [f"label {k}" for k in range(300_000)],
+    ),
+    "label": ("", "relapse", "x" * 10**6, None, 5, "a\nb", "\x1b[2J"),
+    "vocabulary": (-1, 1, 10**12, 2**70, math.inf, None),
+    "tokens": (("a", "b"), ("a", "a"), [""], "ab", None, [f"{k}" for k in range(300_000)], ["x" * 10**6], [[]]),
+    "mean": (
+        (math.nan,) * 3,
+        (1e30,) * 3,
+        (-1e30, 0.5, 0.5),
+        (math.inf,),
+        (0.5,) * 2,
+        (),
+        0.5,
+        (0.5,),
+        (0.0,) * 3,
+        ("nan",) * 3,
+        (10**400,),
+        (0.5,) * 10**5,
+        (1.0,),
+        None,
+    ),
+    "std": (
+        (math.nan,) * 3,
+        (0.0,) * 3,
+        (1e-30,) * 3,
+        (1e30,),
+        (-0.25,) * 3,
+        (0.25,) * 2,
+        (),
+        (0.001,),
+        (1.0,),
+        None,
+        "1",
+        (5e-324,),
+    ),
+    "columns": ((), None, "age", [[]], [None] * 200_000, [{}] * 10**4),
+    "notes": ((), ("x" * 10**6,), None, [5], ["\x1b[2J"], ["note"] * 10**5),
+}
+COLUMN_LIES: dict[str, tuple[Any, ...]] = {
+    "name": ("age", "", "x" * 201, "x" * 10**6, None, 5, "a\nb", "\x1b[2J", "\ud800", "stage "),
+    "kind": ("number", "category", "text", None, 5, [], {}),
+    "values": (
+        (),
+        ("I",),
+        ("I", "II", "III", "IV"),
+        ("III", "II", "I"),
+        ("I", "I", "II"),
+        "III",
+        None,
+        (1, 2, 3),
+        ("x" * 10**6,),
+        [f"{k}" for k in range(300_000)],
+        [f"{k}" for k in range(90_000)],
+        ("a\n",),
+        ("\x1b[2J", "II", "III"),
+    ),
+    "mean": (math.nan, math.inf, -1e300, 1e300, 1e301, 10**400, None, "60", [60.0], True),
+    "std": (math.nan, 0.0, 5e-324, 1e-300, 1e300, -1.0, math.inf, None, "1", 10**400),
+    "indicator": (True, False, None, 1, "yes"),
+}
+PLAUSIBLE: dict[str, tuple[Any, ...]] = {  # what another honest site could say
+    "name": ("stage ", "Age", "dose"),
+    "values": (("I",), ("I", "II", "III", "IV"), ("III", "II", "I"), ("II", "III", "IV"), [f"{k}" for k in range(90_000)]),
+    "mean": (-1e300, 1e300, 0.0),
+    "std": (1e-300, 1e300, 1.0),
+    "indicator": (True,),
 }  # fmt: skip
 
 
 def description(rng: Random, plain: dict[str, Any]) -> RecordDict:
     """Falsify a site's description, or replace it by something else."""
     for _ in range(rng.choice((1, 1, 2))):
-        field = rng.choice(sorted(LIES))
-        plain[field] = rng.choice(LIES[field])
+        _lie(rng, plain)
     if rng.random() < 0.05:
-        plain |= {"labels": [f"label {k}" for k in range(300_000)], "classes": 300_000}
-    if rng.random() < 0.1:
         plain.pop(rng.choice(sorted(plain)))
-    if rng.random() < 0.1:
+    if rng.random() < 0.05:
         plain["more"] = rng.choice(([[]], "x" * 1000, plain.get("name")))
-    text = json.dumps(rng.choice(((plain,) * 12) + ([plain], None, "site", 5, [])))
-    match rng.randrange(12):
+    text = json.dumps(rng.choice(((plain,) * 60) + ([plain], None, "site", 5, [])))
+    match rng.randrange(30):
         case 0:
             text = text[: rng.randrange(len(text))]
         case 1:
@@ -378,7 +464,7 @@ def description(rng: Random, plain: dict[str, Any]) -> RecordDict:
             at = rng.randrange(len(text))
             text = text[:at] + rng.choice(("\x00", "NaN", "}", '"', "1e999", "\\u0000", "[[[[")) + text[at + 1 :]
     record = ConfigRecord({"plain": text})
-    match rng.randrange(20):
+    match rng.randrange(40):
         case 0:
             return RecordDict({"site": ConfigRecord({"plain": rng.choice((5, 1.5, b"{}", [1, 2], [text], True))})})
         case 1:
@@ -387,3 +473,37 @@ def description(rng: Random, plain: dict[str, Any]) -> RecordDict:
         case 2:
             return RecordDict({"site": record, "x" * 400_000: record})
     return RecordDict({"site": record})
+
+
+def _lie(rng: Random, plain: dict[str, Any]) -> None:
+    """Falsify a field of a site's description, of its data, or of one of its columns."""
+    data: Any = plain.get("data")
+    columns = data.get("columns") if isinstance(data, dict) else None
+    within: list[tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = [(plain, LIES)]
+    if isinstance(data, dict):
+        within.append((data, DATA_LIES))
+    if isinstance(columns, list | tuple) and columns and all(isinstance(column, dict) for column in columns[:9]):
+        within += [(rng.choice(columns[:9]), COLUMN_LIES), *[(rng.choice(columns[:9]), PLAUSIBLE)] * 3]
+        if rng.random() < 0.1:  # more or fewer columns, in another order
+            kept = list(columns[:9])
+            data["columns"] = rng.choice((kept[::-1], kept[1:], kept * 2, [*kept, {**kept[0], "name": "more"}]))
+    place, lies = rng.choice(within)
+    field = rng.choice(sorted(lies))
+    place[field] = rng.choice(lies[field])
+    if isinstance(data, dict) and rng.random() < 0.7:  # a liar who counts
+        _recount(data)
+
+
+def _recount(data: dict[str, Any]) -> None:
+    """Make the numbers of a description follow its lists, as those of an honest one do."""
+    columns = data.get("columns")
+    try:
+        if columns:
+            widths = [len(c["values"]) + 2 if c["kind"] == "category" else 1 + c["indicator"] for c in columns]
+            data["shape"] = [sum(widths)]
+        if data.get("labels"):
+            data["classes"] = len(data["labels"])
+        if data.get("tokens"):
+            data["vocabulary"] = len(data["tokens"]) + 2
+    except (TypeError, KeyError):
+        pass

@@ -26,6 +26,8 @@ COMMANDS = (
     "show",
     "report",
     "watch",
+    "predict",
+    "export",
     "onboard",
     "options",
     "methods",
@@ -82,13 +84,12 @@ def test_compare_makes_one_table_and_one_picture_and_goes_on_where_it_stopped(fe
     assert "fedrep (head_epochs=2)" in output
     assert "±" in output
     table = (tmp_path / "c" / "table.csv").read_text().splitlines()
-    assert [row.split(",")[0] for row in table] == [
-        "method",
-        "local",
-        "fedrep",
-        "fedrep (head_epochs=2)",
-    ]
+    assert sorted(row.split(",")[0] for row in table[1:]) == ["fedrep", "fedrep (head_epochs=2)", "local"]
+    means = [float(row.split(",")[1].split(" ±")[0]) for row in table[1:]]
+    assert means == sorted(means, reverse=True)
+    assert "against local" in output  # each client, since they are few
     assert (tmp_path / "c" / "accuracy.png").exists()
+    assert (tmp_path / "c" / "clients.png").exists()
     finished = (tmp_path / "c" / "local-s0" / "metrics.jsonl").stat().st_mtime_ns
     (tmp_path / "c" / "fedrep-s1" / "status.json").write_text('{"state": "running", "round": 1}')
     assert fedtailor(*words).splitlines()[-1] == output.splitlines()[-1]

@@ -9,10 +9,13 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 from fedtailor.cli.app import app
+from fedtailor.data.description import Column, Description
+from fedtailor.data.sites import SiteDescription
 from fedtailor.deploy.deploy_folder import DeployFolder
 from fedtailor.deploy.keys import private_key, public_key
+from fedtailor.deploy.known_sites import KnownSites
 from fedtailor.deploy.settings import with_overrides
-from fedtailor.deploy.site import SiteFolder
+from fedtailor.deploy.site_folder import SiteFolder
 from fedtailor.errors import FedTailorError
 
 
@@ -85,6 +88,57 @@ def test_a_sites_folder_says_where_the_server_is_and_what_the_site_agrees_to(tmp
     assert shared.own["partition"]["beta"] == 0.3
 
 
+STAGES = [
+    Description((len(values) + 2,), 2, labels=("no", "yes"), label="y", columns=(Column("stage", "category", values),))
+    for values in (("I", "II"), ("II", "III"))
+]
+
+
+def test_sites_with_a_description_disclose_nothing_and_those_without_what_tables_need(tmp_path):
+    file = tmp_path / "d.json"
+    STAGES[0].write(file)
+    made = init(tmp_path / "f", "clients=2", "--description", str(file))
+    place = SiteFolder.open(made.site(1))
+    assert (place.description, place.policy.may_describe) == (STAGES[0], ())
+    assert made.description.read_bytes() == file.read_bytes()
+    assert "accepts no other from the server" in (made.path / "README.md").read_text()
+    made = init(tmp_path / "g", "clients=1")
+    place = SiteFolder.open(made.site(0))
+    assert (place.description, place.policy.may_describe) == (None, ("columns", "categories", "scaling", "labels"))
+    assert "fedtailor deploy describe" in (made.path / "README.md").read_text()
+    assert SiteFolder.open(init(tmp_path / "h", "clients=1", "data=digits").site(0)).policy.may_describe == ()
+    file.write_text("{}")
+    for words, said in (([], "is not a description of data"), (["data=digits"], "describes itself")):
+        with pytest.raises(FedTailorError, match=said):
+            init(tmp_path / "i", "clients=1", *words, "--description", str(file))
+    assert not (tmp_path / "i").exists()
+
+
+def test_what_refused_sites_said_becomes_a_file_to_check(tmp_path):
+    made = init(tmp_path / "f", "clients=2")
+    with pytest.raises(FedTailorError, match="nothing to merge"):
+        made.describe()
+    said = [SiteDescription(i, f"s{i}", 30, 10, data) for i, data in enumerate(STAGES)]
+    KnownSites(made.path / "members").record_refused([*said, SiteDescription(2, "shy", 30, 10, None, ("columns",))])
+    answer = CliRunner().invoke(app, ["deploy", "describe", str(made.path)], catch_exceptions=False)
+    assert "The data of site 2 (shy) is not in it" in " ".join(answer.output.split())
+    assert Description.load(made.description).columns[0].values == ("I", "II", "III")
+    with pytest.raises(FedTailorError, match="is there already"):
+        CliRunner().invoke(app, ["deploy", "describe", str(made.path)], catch_exceptions=False)
+    for damage in ("[", "5", "[{}]"):
+        (made.path / "members" / "refused.json").write_text(damage)
+        with pytest.raises(FedTailorError, match="Start the server again"):
+            made.describe()
+
+
+def test_a_new_site_gets_the_description_of_the_run_that_it_joins(tmp_path):
+    made = init(tmp_path / "f", "clients=1")
+    made.run.mkdir()
+    STAGES[1].write(made.run / "description.json")
+    place = SiteFolder.open(made.admit("west"))
+    assert (place.description, place.policy.may_describe) == (STAGES[1], ())
+
+
 def test_a_new_site_gets_a_folder_and_a_key_of_its_own(tmp_path):
     made = init(tmp_path / "f", "clients=1", "--host", "fed.org")
     place = made.admit("west", ["data=table", "data.path=west.csv", "data.label=y"])
@@ -97,6 +151,17 @@ def test_a_new_site_gets_a_folder_and_a_key_of_its_own(tmp_path):
             made.admit(name)
 
 
+SITE = """\
+[data]
+name = "table"
+[policy]
+methods = []
+may_leave = []
+smallest_batch = 1
+most_rounds = 1
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -107,6 +172,8 @@ def test_a_new_site_gets_a_folder_and_a_key_of_its_own(tmp_path):
         ('server = "a:1"\n[data]\nname = "table"', r"\[policy\]"),
         ('server = "a:1"\nengine = "ray"', "unknown keys: engine"),
         ("server = ", "not valid TOML"),
+        (f'server = "a:1"\ndescription = "none.json"\n{SITE}may_describe = []', "'.*none.json' cannot be read"),
+        (f'server = "a:1"\n{SITE}may_describe = ["secrets"]', "policy.may_describe = .*'secrets'"),
     ],
 )
 def test_mistakes_in_site_toml_are_told(tmp_path, text, said):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedtailor.data.description import Description
 from fedtailor.data.sites import SiteDescription
 from fedtailor.deploy.known_sites import KnownSites
 from fedtailor.errors import FedTailorError
 
-SITE = SiteDescription(0, "north", (5,), "float32", 2, ("no", "yes"), 0, (0.5,), (0.5,), train=30, test=10)
+SITE = SiteDescription(0, "north", 30, 10, Description((5,), 2, labels=("no", "yes")))
 
 
 def test_sites_and_hellos_are_remembered_until_they_are_forgotten(tmp_path):

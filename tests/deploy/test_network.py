@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -157,7 +158,7 @@ def test_a_site_with_anothers_number_is_refused_aloud_and_the_true_one_is_not_di
     honest = site.read_text()
     site.write_text(honest.replace("client = 1", "client = 0"))
     with started(folder) as (server, sites):
-        wait_until(lambda: "does not say which site it is" in server.text or server.ended, "nothing was said")
+        wait_until(lambda: "(client 1) refuses" in " ".join(server.text.split()) or server.ended, "nothing was said")
         assert "key is that of client 1, but its site.toml says client = 0" in " ".join(server.text.split())
         assert "refused: This site's key is that of client 1" in " ".join(
             (folder.logs / "site-1.log").read_text().split()
@@ -278,3 +279,33 @@ def test_a_new_site_joins_over_the_network(tmp_path):
     assert joined.returncode == 0, joined.stdout + joined.stderr
     assert "before it trained" in " ".join(joined.stdout.split())
     assert load_file(folder.site("newcomer") / "models" / "newcomer.safetensors")
+
+
+def test_sites_with_other_categories_are_refused_in_words_and_train_once_they_have_one_description(tmp_path):
+    words = ["data=sites", "clients=2", "method=fedrep", "net=mlp", "net.hidden=[8]", "rounds=2", f"listen={HERE}"]
+    folder = DeployFolder.create(tmp_path / "f", *with_overrides({}, [*words, "port=0"]), [HERE])
+    folder.logs.mkdir()
+    for i, stages in enumerate((("I", "II", "III"), ("II", "III", "IV"))):
+        rows = [f"{stages[k % 3]},{50 + k % 7},{'dead' if k % 2 else 'alive'}" for k in range(40)]
+        (folder.site(i) / "data.csv").write_text("\n".join(["stage,age,label", *rows]))
+    with started(folder) as (server, _):
+        wait_until(lambda: server.ended, "the server did not end")
+    said = " ".join(server.text.split())
+    assert server.process.returncode == 2
+    assert "columns 'stage' do not have the same values: 'I' only at site 0 (site-0); 'IV' only at site 1" in said
+    assert f"fedtailor deploy describe {folder.path}" in said
+    assert not rounds(folder)
+    folder.describe()
+    shutil.copy(
+        folder.description, folder.site(1) / "ours.json"
+    )  # its operator has checked it, and discloses nothing more
+    toml = (folder.site(1) / "site.toml").read_text()
+    toml = re.sub(r"may_describe = \[[^]]*\]", "may_describe = []", f'description = "ours.json"\n{toml}')
+    (folder.site(1) / "site.toml").write_text(toml)
+    with started(folder) as (server, sites):
+        wait_until(lambda: server.ended, "the run did not end")
+        assert server.process.returncode == 0, server.text
+        wait_until(lambda: all(site.poll() is not None for site in sites.values()), "a site did not end with the run")
+    assert [r["replied"] for r in rounds(folder)] == [2, 2]
+    for place in (folder.run, folder.site(0), folder.site(1)):
+        assert (place / "description.json").read_text() == folder.description.read_text()

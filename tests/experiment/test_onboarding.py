@@ -127,8 +127,25 @@ def test_a_new_clients_table_needs_no_column_of_clients(fedtailor, tmp_path, hos
 
 
 def test_another_fault_of_a_new_clients_table_is_still_told(fedtailor, tmp_path):
-    (tmp_path / "all.csv").write_text("\n".join(["h,a,sick", *(f"{i % 3},{i},{i % 2}" for i in range(60))]))
-    (tmp_path / "new.csv").write_text("\n".join(["a,ill", *(f"{i},{i % 2}" for i in range(20))]))
+    (tmp_path / "all.csv").write_text("\n".join(["h,a,sick", *(f"{i % 3},{i % 7},{i % 2}" for i in range(60))]))
+    (tmp_path / "new.csv").write_text("\n".join(["a,ill", *(f"{i % 7},{i % 2}" for i in range(20))]))
     words = ["data=table", f"data.path={tmp_path / 'all.csv'}", "data.client=h", "data.label=sick", "rounds=1"]
     start(Config.load(words=[*words, "engine=inline"]), tmp_path / "run")
     assert "has no column 'sick'" in fedtailor("onboard", "run", "--data", "new.csv", code=2, cwd=tmp_path)
+
+
+def test_a_new_client_of_a_run_on_texts(fedtailor, tmp_path):
+    rows = [f"{'ab'[i % 2]},{'fine' if i % 3 else 'poor'} work {i % 5},{'good' if i % 3 else 'bad'}" for i in range(60)]
+    (tmp_path / "all.csv").write_text("\n".join(["who,said,mood", *rows]))
+    (tmp_path / "new.csv").write_text(
+        "\n".join(["mood,said", "good,work fine", "bad,poor", "good,fine", "bad,poor work"])
+    )
+    words = [
+        "data=text-csv",
+        f"data.path={tmp_path / 'all.csv'}",
+        "data.label=mood",
+        "data.text=said",
+        "data.client=who",
+    ]
+    start(Config.load(words=[*words, "rounds=1", "engine=inline"]), tmp_path / "run")
+    assert "Accuracy on its 1 test samples" in fedtailor("onboard", "run", "--data", "new.csv", cwd=tmp_path)

@@ -21,6 +21,7 @@ from fedtailor.experiment.journal import Journal
 from fedtailor.experiment.run import Stop, resume, start
 from fedtailor.experiment.run_folder import RunFolder, read_lines
 from fedtailor.files import Unwritable
+from fedtailor.learning.scoring import score
 
 WORDS = [
     "rounds=7",
@@ -326,3 +327,20 @@ def test_ctrl_c_leaves_a_valid_folder(tmp_path):
     records = RunFolder.open(tmp_path / "run").records()
     assert [r["round"] for r in records] == list(range(1, len(records) + 1))
     assert (tmp_path / "run" / "accuracy.png").exists()
+
+
+@pytest.mark.parametrize("every", [1, 0])
+def test_models_that_were_scored_right_after_training_are_saved_so_and_made_again(every, tmp_path):
+    def models(folder):
+        return {file.name: file.read_bytes() for file in sorted((folder / "models").glob("*.safetensors"))}
+
+    few = ("method=pgfedsplit", "rounds=2", "clients=3", "data.fraction=0.2", f"checkpoint_every={every}")
+    simulation = start(config(*few, "join=1.0", "engine=inline"), tmp_path / "a")
+    for i, client in enumerate(simulation.federation.clients):
+        assert (
+            score(simulation.personal(i), simulation.worker.samples(client.test, (i, "test"))) == simulation.scores[i]
+        )
+    saved = models(tmp_path / "a")
+    (tmp_path / "a" / "models" / "client-00001.safetensors").unlink()
+    assert resume(tmp_path / "a") is not None
+    assert models(tmp_path / "a") == saved

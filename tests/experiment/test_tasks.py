@@ -230,7 +230,7 @@ def test_the_named_metric_selects_the_best_round():
     errors = [r["mae"] for r in run.metrics]
     assert run.metrics[-1]["best_mae"] == min(errors)
     assert run.metrics[-1]["best_round"] == 1 + errors.index(min(errors))
-    with pytest.raises(FedTailorError, match="not one of a regression task"):
+    with pytest.raises(FedTailorError, match="does not fit a regression task"):
         simulate(federated("regression"), select_by="auroc")
 
 

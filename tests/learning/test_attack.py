@@ -25,7 +25,8 @@ def images(n: int = 600) -> Samples:
     x[:, 0] = 0
     x[:, 1, 0] = 255
     federation = Federation.from_clients([(x, rng.integers(0, 3, n))], test_share=0.0)
-    federation = dataclasses.replace(federation, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.5))
+    scaled = dataclasses.replace(federation.description, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.5))
+    federation = dataclasses.replace(federation, description=scaled)
     return Samples(federation.clients[0].train, federation, Protocol(dtype="float64"), ready=True)
 
 

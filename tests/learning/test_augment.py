@@ -18,7 +18,8 @@ from fedtailor.nets.mlp import MLP
 def pictures(n: int = 40) -> Federation:
     rng = np.random.default_rng(0)
     federation = Federation.from_clients([(rng.integers(0, 256, (n, 2, 6, 5), dtype=np.uint8), np.arange(n) % 3)])
-    return dataclasses.replace(federation, mean=(0.3, 0.6), std=(0.2, 0.4))
+    scaled = dataclasses.replace(federation.description, mean=(0.3, 0.6), std=(0.2, 0.4))
+    return dataclasses.replace(federation, description=scaled)
 
 
 def test_every_view_is_a_shift_of_the_image_or_of_its_mirror_image():

@@ -252,7 +252,7 @@ def test_the_transfers_gradient_against_finite_differences(proxied):
 
     def value(vector: Tensor) -> Tensor:
         student.all.vector = vector
-        return sum(method.divergence(lesson.answers, student(lesson.x)) for lesson in lessons)
+        return sum(method.divergence(lesson.logits, student(lesson.x)) for lesson in lessons)
 
     at = mean + 0.3 * torch.randn(len(mean), dtype=mean.dtype, generator=torch.Generator().manual_seed(0))
     found = student.all.gradient(value(at))

@@ -32,6 +32,8 @@ def make_run(tmp_path: Path) -> Make:
         size: int = 1000,
         metric: str = "accuracy",
         more: dict[str, Any] | None = None,
+        tested: Any = None,
+        scores: dict[str, Any] | None = None,
     ) -> Path:
         folder = tmp_path / name
         folder.mkdir(parents=True)
@@ -45,13 +47,19 @@ def make_run(tmp_path: Path) -> Make:
         records = [_record(t, a, max(accuracy[:t]), clients, size) for t, a in enumerate(accuracy, 1)]
         records = [_renamed(record, metric) | (more or {}) for record in records]
         lines = [
-            {"round": t, "phase": "round", "logged": {}, metric: list(clients)} for t in range(1, len(records) + 1)
+            {"round": t, "phase": "round", "logged": {}, metric: list(clients), **(scores or {})}
+            for t in range(1, len(records) + 1)
         ]
         for file, content in (("metrics.jsonl", records), ("clients.jsonl", lines)):
             (folder / file).write_text("".join(json.dumps(line) + "\n" for line in content))
         held = {"clients": names or [f"c{i}" for i in range(len(clients))], "labels": list(labels)}
         counts = [[(i + k) % 3 for k in range(len(labels))] for i in range(len(clients))]
         (folder / "labels.json").write_text(json.dumps(held | {"counts": counts}))
+        if tested:
+            rows = [
+                f'{i},"{name}",{3 * n},{n}' for i, (name, n) in enumerate(zip(held["clients"], tested, strict=True))
+            ]
+            (folder / "clients.csv").write_text("\n".join(["client,name,train_samples,test_samples", *rows]) + "\n")
         return folder
 
     return make

@@ -35,7 +35,7 @@ def test_the_command_shows_how_each_column_was_read(fedtailor, tmp_path):
 def test_a_comparison_shows_it_once(fedtailor, tmp_path):
     messy().to_csv(tmp_path / "t.csv", index=False)
     words = ["data=table", "data.path=t.csv", "data.client=site", "data.label=y", "data.ignore=part", "rounds=1"]
-    shown = fedtailor("compare", "local", "fedavg", *words, "-o", "r", cwd=tmp_path)
+    shown = fedtailor("compare", "local", "fedavg", *words, "--seeds", "0,1", "-o", "r", cwd=tmp_path)
     assert shown.count("predict 'y' from") == 1
 
 

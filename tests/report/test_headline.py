@@ -14,11 +14,11 @@ from fedtailor.experiment.headline import Headline
 from fedtailor.learning.metrics import METRICS
 from fedtailor.report import pictures
 from fedtailor.report.charts import curves, strips, tradeoff
+from fedtailor.report.clients import metric_picture
 from fedtailor.report.groups import by_method
 from fedtailor.report.interactive import plotly_chart
 from fedtailor.report.material import load_material
 from fedtailor.report.page import page
-from fedtailor.report.pictures import metric_picture
 from fedtailor.report.results import read_result
 from fedtailor.report.sections import sections
 from fedtailor.report.tables import comparison_sheets, comparison_table
@@ -35,8 +35,8 @@ def errors(make_run, tmp_path):
 def test_the_lowest_error_is_the_best(errors):
     material = load_material([errors])
     (sheet,) = comparison_sheets(material)
-    assert sheet.strong == "fedrep"
-    row = dict(zip(sheet.header, sheet.rows[1], strict=True))
+    row = dict(zip(sheet.header, sheet.rows[0], strict=True))
+    assert (row["method"], row["against the best"]) == ("fedrep", "best")
     assert (row["RMSE (mean of clients)"], row["worst decile"], row["spread of clients"]) == ("2.99", "1", "2.16")
     assert any("Lower is better" in note for note in sheet.notes)
     text = page(sections(material, "x")).partition("<main>")[2]
@@ -52,8 +52,10 @@ def test_charts_and_pictures_show_errors_as_they_are(errors, monkeypatch):
     assert plotly_chart(curves(groups, metric))["data"][1]["y"] == [7.99, 2.99]
     assert strips(groups, metric).marks[1].values.tolist() == [1.0, 2.0, 6.0]
     costs = [np.array([1.0]), np.array([2.0])]
-    assert tradeoff(groups, metric, "bytes", costs).marks[0].front == [0, 1]  # dearer, but with a lower error
-    assert tradeoff(groups, metric, "bytes", costs[::-1]).marks[0].front == [1]
+    *dots, front = tradeoff(groups, metric, "bytes", costs).marks
+    assert ([dot.hollow for dot in dots], len(front.x)) == ([False, False], 2)  # dearer, but with a lower error
+    *dots, front = tradeoff(groups, metric, "bytes", costs[::-1]).marks
+    assert ([dot.hollow for dot in dots], len(front.x)) == ([True, False], 1)
     drawn: list[Figure] = []
     monkeypatch.setattr(pictures, "Figure", lambda **options: drawn.append(Figure(**options)) or drawn[-1])
     metric_picture(results, errors / "p.png")
@@ -66,9 +68,9 @@ def test_another_metric_can_be_asked_for(make_run, tmp_path):
     for name, loss in (("fedavg", 0.9), ("fedrep", 0.2)):
         accuracy = [0.8 if name == "fedavg" else 0.7]
         make_run(name, f"method={name}", accuracy=accuracy, more={"log_loss": loss, "log_loss_mean": loss})
-    assert comparison_sheets(load_material([tmp_path]))[0].strong == "fedavg"
+    assert [row[0] for row in comparison_sheets(load_material([tmp_path]))[0].rows] == ["fedavg", "fedrep"]
     material = load_material([tmp_path], metric="log_loss")
-    assert comparison_sheets(material)[0].strong == "fedrep"
+    assert [row[0] for row in comparison_sheets(material)[0].rows] == ["fedrep", "fedavg"]
     assert "Log loss over rounds" in page(sections(material, "x"))
     with pytest.raises(FedTailorError, match=r"No run has the metric 'log-loss'.*There are: accuracy, log_loss"):
         load_material([tmp_path], metric="log-loss")
@@ -90,8 +92,8 @@ def test_a_method_without_the_metric_is_neither_the_best_nor_in_the_charts(make_
     make_run("b", "method=fedrep", accuracy=[0.6], more={"auroc": 0.7, "auroc_mean": 0.7})
     material = load_material([tmp_path], metric="auroc")
     (sheet,) = comparison_sheets(material)
-    assert sheet.strong == "fedrep"
-    assert dict(zip(sheet.header, sheet.rows[0], strict=True))["AUROC (mean of clients)"] == "—"
+    assert [row[0] for row in sheet.rows] == ["fedrep", "fedavg"]
+    assert dict(zip(sheet.header, sheet.rows[1], strict=True))["AUROC (mean of clients)"] == "—"
     rounds = next(s for s in sections(material, "x") if s.id == "f0-rounds")
     assert [trace["name"] for trace in rounds.charts[0]["data"]] == ["fedrep"]
 

@@ -4,7 +4,7 @@ from matplotlib import _pylab_helpers
 from PIL import Image
 
 from fedtailor.data.federation import Federation
-from fedtailor.report.labels import _round, label_figure
+from fedtailor.report.labels import label_figure, round_count
 
 
 def skewed(clients, classes, seed=0):
@@ -46,17 +46,22 @@ def test_many_become_a_heat_map(clients, classes, tmp_path):
 
 
 def test_texts():
-    figure = label_figure(skewed(4, 3), ("cat", "dog", "hen"))
+    figure = label_figure(skewed(4, 3), ("cat", "dog", "hen"), ("Ulm", "Bonn", "Köln", "$x$"))
     _, main, _ = shapes(figure)
+    assert [t.get_text() for t in main.get_xticklabels()] == ["Ulm", "Bonn", "Köln", r"\$x\$"]
     assert (main.get_xlabel(), main.get_ylabel()) == ("Client", "Class")
     assert [t.get_text() for t in main.get_yticklabels()] == ["cat", "dog", "hen"]
     assert figure.get_suptitle()
 
 
 def test_the_scale_shows_round_counts_no_larger_than_any_drawn():
-    assert [_round(v) for v in (0.2, 1, 7, 19, 1734, 4000)] == [1, 1, 7, 10, 1000, 4000]
-    _, main, side = shapes(label_figure(skewed(20, 10)))
-    assert side.collections[0].get_sizes().max() <= main.collections[0].get_sizes().max() + 1e-9
+    assert [round_count(v) for v in (0.2, 1, 7, 19, 1734, 4000)] == [1, 1, 7, 10, 1000, 4000]
+    counts = skewed(20, 10)
+    _, main, side = shapes(label_figure(counts))
+    of_one = main.collections[0].get_sizes().max() / counts.max()
+    for dots in side.collections:
+        assert dots.get_sizes() == pytest.approx(of_one * int(dots.get_label().replace(",", "")))
+        assert dots.get_sizes() <= main.collections[0].get_sizes().max()
 
 
 def test_plot_saves_and_leaves_pyplot_alone(tmp_path):

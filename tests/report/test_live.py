@@ -17,6 +17,7 @@ from threading import Thread
 import pytest
 
 from fedtailor.errors import FedTailorError
+from fedtailor.experiment.lock import locked
 from fedtailor.report import live
 from fedtailor.report.live import serve
 
@@ -24,8 +25,8 @@ from fedtailor.report.live import serve
 @pytest.fixture
 def ask(make_run, tmp_path):
     """Ask the watch of tmp_path/a for a path: the answer's code and words."""
-    make_run("a", "rounds=9", accuracy=[0.5], state="running")
-    server = serve([tmp_path / "a"], "fedtailor watch a")
+    run = make_run("a", "rounds=9", accuracy=[0.5], state="running")
+    server = serve([run], "fedtailor watch a")
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
 
@@ -43,10 +44,20 @@ def ask(make_run, tmp_path):
     thread.join()
 
 
+def test_a_run_that_nobody_carries_on_is_interrupted(ask, tmp_path):
+    """Its status.json still says running: whoever was killed wrote nothing."""
+    with locked(tmp_path / "a"):
+        first = json.loads(ask("/content.json")[1])
+        assert "running after round 1 of 9" in first["texts"]["runs"]
+    code, text = ask(f"/content.json?since={first['stamp']}")
+    assert code == 200
+    assert "interrupted after round 1 of 9" in json.loads(text)["texts"]["runs"]
+
+
 def test_the_page_and_then_only_what_changed(ask, tmp_path):
     code, page = ask("/")
     assert code == 200
-    assert "running after round 1 of 9" in page
+    assert "interrupted after round 1 of 9" in page
     first = json.loads(ask("/content.json")[1])
     assert ask(f"/content.json?since={first['stamp']}") == (204, "")
 
@@ -57,7 +68,7 @@ def test_the_page_and_then_only_what_changed(ask, tmp_path):
     fresh = json.loads(text)
     assert code == 200
     assert fresh["charts"]["f0-rounds-0"]["data"][0]["y"] == [49.0, 75.0]
-    assert "running after round 2 of 9" in fresh["texts"]["runs"]
+    assert "interrupted after round 2 of 9" in fresh["texts"]["runs"]
     assert fresh["texts"].keys() == first["texts"].keys()
 
 

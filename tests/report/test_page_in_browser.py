@@ -15,6 +15,7 @@ from fedtailor.report.sections import sections
 
 selenium = pytest.importorskip("selenium.webdriver", reason="needs selenium")
 waiting = pytest.importorskip("selenium.webdriver.support.wait", reason="needs selenium")
+STALE = selenium.remote.errorhandler.StaleElementReferenceException  # replaced between finding and reading
 CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
 pytestmark = [
     pytest.mark.slow,
@@ -73,8 +74,7 @@ def click_legend(browser, name: str) -> None:
         selenium.ActionChains(browser).move_to_element(toggle).click().perform()
         return True
 
-    stale = selenium.remote.errorhandler.StaleElementReferenceException
-    waiting.WebDriverWait(browser, 30, ignored_exceptions=[stale]).until(clicked)
+    waiting.WebDriverWait(browser, 30, ignored_exceptions=[STALE]).until(clicked)
     waiting.WebDriverWait(browser, 30).until(lambda b: shown(b, "f0-rounds-0")[name] == "legendonly")
 
 
@@ -122,7 +122,9 @@ def test_a_watched_run_moves_on_and_keeps_what_was_hidden(browser, study):
             with metrics.open("a") as file:
                 file.write(json.dumps(last | {"round": 4, "accuracy": 0.99, "accuracy_mean": 0.99}) + "\n")
             cell = "//section[@id='f0-comparison']//tr[td='fedrep']/td[3]"
-            waiting.WebDriverWait(browser, 30).until(lambda b: b.find_element("xpath", cell).text == "89.00 ± 10.00")
+            waiting.WebDriverWait(browser, 30, ignored_exceptions=[STALE]).until(
+                lambda b: b.find_element("xpath", cell).text == "89.00 ± 10.00"
+            )
             assert shown(browser, "f0-rounds-0")["fedavg"] == "legendonly"
             assert (
                 browser.execute_script("return Math.max(...document.getElementById('f0-rounds-0')._fullData.at(-1).x)")

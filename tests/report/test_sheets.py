@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 
 from fedtailor.report.page import section_text
 from fedtailor.report.sections import Section
-from fedtailor.report.sheets import Sheet, as_latex, as_markdown
+from fedtailor.report.sheets import Best, Sheet, as_latex, as_markdown
 
 EVIL = '</script><script>alert("1")</script> | a_b*c* [x](javascript:1) \\ 50% & {~^$#} `code`\n# heading'
-SHEET = Sheet(EVIL, ("name", "value ± std"), [(EVIL, "1"), ("best", "2")], notes=[EVIL], strong="best")
+SHEET = Sheet(EVIL, ("name", "value ± std"), [(EVIL, "1"), ("ours", Best("2"))], notes=[EVIL])
 
 
 class Tags(HTMLParser):
@@ -28,14 +28,14 @@ class Tags(HTMLParser):
 
 def test_html_has_only_the_tables_own_tags():
     page = Tags(section_text(Section("a", "b", sheets=[SHEET])))
-    assert page.tags == {"div", "table", "thead", "tbody", "tr", "th", "td", "p"}
+    assert page.tags == {"div", "table", "thead", "tbody", "tr", "th", "td", "p", "strong"}
     assert " ".join(EVIL.split()) in page.words
 
 
 def test_markdown_keeps_its_shape_and_marks_nothing_up():
-    title, _, header, rule, evil, best, *_ = as_markdown(SHEET).splitlines()
+    title, _, header, rule, evil, ours, *_ = as_markdown(SHEET).splitlines()
     assert title.startswith("### &lt;/script&gt;")
-    assert (header, rule, best) == ("| name | value ± std |", "| --- | ---: |", "| **best** | **2** |")
+    assert (header, rule, ours) == ("| name | value ± std |", "| --- | ---: |", "| ours | **2** |")
     assert "<" not in as_markdown(SHEET)
     assert r"\| a\_b\*c\* \[x\](javascript:1) \\ 50% &amp; \{\~^\$\#\} \`code\` \# heading |" in evil
 
@@ -48,5 +48,5 @@ def test_latex_escapes_every_special_sign():
         in text
     )
     assert r"name & value $\pm$ std \\" in text
-    assert r"\textbf{best} & \textbf{2} \\" in text
+    assert r"ours & \textbf{2} \\" in text
     assert text.count(r"\\" + "\n") == 3

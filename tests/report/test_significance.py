@@ -8,7 +8,7 @@ from scipy import stats
 
 from fedtailor.experiment.headline import Headline
 from fedtailor.report.results import read_run
-from fedtailor.report.significance import Verdict, against, choose_baseline, holm, paired_test
+from fedtailor.report.significance import Verdict, against, choose_baseline, holm, paired_test, ranked
 
 ACCURACY = Headline()
 
@@ -57,3 +57,5 @@ def test_an_unfinished_run_is_neither_the_best_nor_tested(make_run):
     assert choose_baseline(groups, ACCURACY) == "good"
     assert choose_baseline(groups, ACCURACY, "poor") == "poor"
     assert set(against(groups, "good", ACCURACY)) == {"poor"}
+    assert list(ranked(groups, ACCURACY)) == ["good", "poor", "lucky"]
+    assert choose_baseline({"lucky": groups["lucky"]}, ACCURACY) == ""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 import pytest
 from rich.console import Console
 
 from fedtailor.errors import FedTailorError
+from fedtailor.experiment.lock import locked
 from fedtailor.report.material import load_material
+from fedtailor.report.page import page, section_text
 from fedtailor.report.results import read_results
-from fedtailor.report.tables import comparison_numbers, comparison_sheets, comparison_table
+from fedtailor.report.sections import Section, sections
+from fedtailor.report.sheets import Best, as_latex, as_markdown, as_rich
+from fedtailor.report.tables import brief_sheet, comparison_numbers, comparison_sheets, comparison_table
 
 
 def comparison(tmp_path, baseline=""):
@@ -38,7 +43,6 @@ def test_means_and_deviations_over_seeds(make_run, tmp_path):
     }
     assert rows["local"]["against the best"] == "p = 0.205 (2 seeds)"
     assert any("paired t-test" in note and "Holm" in note for note in sheet.notes)
-    assert sheet.strong == "fedrep"
 
 
 def test_unfinished_and_empty_runs_are_named(make_run, tmp_path):
@@ -55,8 +59,8 @@ def test_unfinished_and_empty_runs_are_named(make_run, tmp_path):
 def test_a_chosen_baseline(make_run, tmp_path):
     make_run("a", "method=fedavg", accuracy=[0.5])
     make_run("b", "method=fedrep", accuracy=[0.9], clients=[0.7, 0.8, 0.9])
-    sheet, rows = comparison(tmp_path, "fedavg")
-    assert (rows["fedavg"]["against the baseline"], sheet.strong) == ("baseline", "fedavg")
+    _, rows = comparison(tmp_path, "fedavg")
+    assert rows["fedavg"]["against the baseline"] == "baseline"
     assert rows["fedrep"]["against the baseline"] == "p = 0.250 (3 clients)"
     with pytest.raises(FedTailorError, match="Did you mean 'fedavg'"):
         load_material([tmp_path], "fedavgg")
@@ -90,3 +94,52 @@ def test_long_options_leave_room_for_the_numbers_in_a_narrow_terminal(make_run, 
     assert "74.00" in row
     assert "pgd_steps=2" in console.file.getvalue()
     assert "…" not in console.file.getvalue()
+
+
+def bold_cells(text, opening):
+    """The rows of a rendered table, with the columns that are set in bold."""
+    return {
+        cells[0].strip(" |"): [k for k, cell in enumerate(cells) if opening in cell]
+        for cells in (line.strip("| \\").split(" | " if "|" in line else " & ") for line in text.splitlines())
+        if len(cells) > 5
+    }
+
+
+@pytest.mark.parametrize("baseline", ["", "fedavg"])
+def test_methods_are_sorted_and_the_best_cell_of_each_column_is_bold_in_every_format(make_run, tmp_path, baseline):
+    """With a baseline too, which once was set in bold however bad it was."""
+    make_run("a", "method=fedavg", accuracy=[0.5], clients=[0.5, 0.5, 0.5], size=10)
+    make_run("b", "method=fedrep", accuracy=[0.7], clients=[0.2, 0.7, 0.8])
+    make_run("c", "method=fedper", accuracy=[0.9], clients=[0.6, 0.7, 0.8])
+    sheet, _ = comparison(tmp_path, baseline)
+    assert [row[0] for row in sheet.rows] == ["fedper", "fedrep", "fedavg"]
+    quality, costs = [2, 3, 4, 5], [6, 7]  # the spread is a cost: less is better; all took equally long
+    expected = {"fedper": quality, "fedrep": [], "fedavg": costs}
+    assert {k: v for k, v in bold_cells(as_markdown(sheet), "**").items() if k in expected} == expected
+    assert {k: v for k, v in bold_cells(as_latex(sheet), r"\textbf{").items() if k in expected} == expected
+    html = section_text(Section("a", "b", sheets=[sheet])).partition("<tbody>")[2]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in html.split("</tr>")[:3]]
+    assert {row[0]: [k for k, cell in enumerate(row) if "<strong>" in cell] for row in rows} == expected
+    cells = [[cell.style == "bold" for cell in column._cells] for column in as_rich(sheet).columns]
+    assert {sheet.rows[i][0]: [k for k, c in enumerate(cells) if c[i]] for i in range(3)} == expected
+
+
+def test_a_run_under_way_is_never_the_best(make_run, tmp_path):
+    running = make_run(
+        "a", "method=fedavg", "rounds=9", accuracy=[0.99, 0.99], clients=[0.9, 0.9, 0.9], state="running"
+    )
+    with locked(running):
+        (alone,) = comparison_sheets(load_material([running]))
+        assert alone.rows[0][1] == "1 (running after round 2 of 9)"
+        assert alone.rows[0][-1] == "—"
+        make_run("b", "method=fedrep", "rounds=9", accuracy=[0.5])
+        make_run("c", "method=local", "rounds=9", accuracy=[0.4])
+        sheet, rows = comparison(tmp_path)
+        brief = brief_sheet(read_results(tmp_path))
+    assert [row[0] for row in sheet.rows] == ["fedrep", "local", "fedavg"]
+    assert not any(isinstance(cell, Best) for cell in rows["fedavg"].values())
+    assert rows["fedrep"]["against the best"] == "best"
+    assert brief.rows[-1][0] == "fedavg (running after round 2 of 9)"
+    assert not any(isinstance(cell, Best) for cell in brief.rows[-1])
+    text = page(sections(load_material([tmp_path]), "x"))
+    assert "Highest mean accuracy of clients of the finished methods: fedrep, 49.00 %." in text

@@ -27,19 +27,30 @@ class Results:
         return read_results(self.path)
 
     def table(self) -> pd.DataFrame:
-        """Return a table with one row per method: accuracy (mean of clients, pooled, worst decile), bytes per round, seconds."""
+        """Return a table with one row per method, best first: accuracy (mean of clients, best round, worst decile), bytes, seconds."""
         import pandas as pd
 
         from fedtailor.report.tables import comparison_csv
 
         return pd.read_csv(io.StringIO(comparison_csv(self.results)))
 
+    def clients(self, *, baseline: str = "") -> pd.DataFrame:
+        """Return a table with one row per client under the best method, against `baseline` (by default `local`)."""
+        import pandas as pd
+
+        from fedtailor.report.clients import all_clients
+        from fedtailor.report.groups import by_method
+
+        results = self.results
+        found = [one.sheet() for one in all_clients(by_method(results), results[0].metric, baseline)]
+        return pd.DataFrame(found[0].rows, columns=list(found[0].header)) if found else pd.DataFrame()
+
     def plot(self, path: str | PathLike[str] | None = None) -> Path:
         """Draw accuracy per round and per client, and save it as `path`, by default accuracy.png in the folder."""
-        from fedtailor.report.pictures import accuracy_picture
+        from fedtailor.report.clients import metric_picture
 
         target = Path(path) if path is not None else self.path / "accuracy.png"
-        accuracy_picture(self.results, target)
+        metric_picture(self.results, target)
         return target
 
     def report(self, path: str | PathLike[str] | None = None, *, baseline: str = "") -> Path:

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from safetensors.torch import load_file
 from torch import nn
 
+from fedtailor.api.personal import Personal
 from fedtailor.api.results import Results
 from fedtailor.data.federation import Federation
 from fedtailor.errors import FedTailorError
@@ -34,6 +34,7 @@ from fedtailor.experiment.onboarding import finished_simulation
 from fedtailor.experiment.options import RunOptions, keywords_of
 from fedtailor.experiment.run import carry_out, polite_stop, simulation_of
 from fedtailor.experiment.run_folder import RunFolder
+from fedtailor.experiment.saved_models import SavedModels
 from fedtailor.experiment.simulation import Simulation
 from fedtailor.learning.metrics import Asked
 from fedtailor.methods import Method, methods
@@ -153,17 +154,43 @@ class Run(Results):
             self.live = finished_simulation(self.path, self._build)
         return self.live
 
-    def personal(self, client: int | str) -> nn.Module:
-        """Return a client's own model, by number or name, as an independent plain module."""
-        fresh = self.live is not None and self.live.finished
-        model = self.simulation.personal(client)
-        number = self.simulation.federation.number(client)
-        file = self.folder.models / f"client-{number:05d}.safetensors"
-        if not fresh and file.exists():
-            model.load_state_dict(load_file(file))
-        elif not fresh and self.simulation.method.closing_steps:
-            raise FedTailorError(f"'{self.path}' holds no models as they are after its closing steps: resume it first.")
-        return model
+    def personal(self, client: int | str) -> Personal:
+        """Return a client's own model, by number or name: it predicts from raw samples, and `module` is the plain module.
+
+        A model that the run saved needs nothing but the run's folder. A net made in Python has to be given to `ft.load`.
+        """
+        if self.live is not None and self.live.finished:
+            federation = self.live.federation
+            number = federation.number(client)
+            name, description = federation.clients[number].name, federation.description
+            return Personal(self.live.personal(number), description, name, self.config.data)
+        saved = self.saved
+        number = saved.number(client)
+        return Personal(saved.module(number), saved.description, saved.name(number), saved.config.data)
+
+    def export(self, to: str | PathLike[str], clients: Sequence[int | str] | None = None) -> list[Path]:
+        """Export the personal models of these clients, by default all, to folders below `to` that work without FedTailor.
+
+        Each has the model as model.pt2 (PyTorch), model.onnx (extra `onnx`) and model.safetensors, a model card, and a predict.py.
+        """
+        from fedtailor.api.export import export_models  # imported here: the exporters of PyTorch are slow to import
+
+        numbers = self.saved.numbers if clients is None else [self.saved.number(client) for client in clients]
+        return export_models(self.saved, numbers, Path(to), self._test_data())
+
+    def _test_data(self) -> Federation | None:
+        """Return the data that the run was made with, if it can still be read."""
+        try:
+            known = self.live.federation if self.live is not None else self.federation
+            found = self.config.federation() if known is None else known
+        except FedTailorError:
+            return None
+        return found if found.at_hand and found.description == self.saved.description else None
+
+    @property
+    def saved(self) -> SavedModels:
+        """The personal models that the run saved."""
+        return SavedModels(self.path, self.net)
 
     def draw(self, *, fresh: bool = True) -> None:
         """Draw all pictures in the run folder, or without `fresh` only those that are missing."""

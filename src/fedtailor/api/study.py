@@ -23,6 +23,7 @@ from fedtailor.experiment.options import RunOptions, keywords_of
 from fedtailor.files import replace_text
 from fedtailor.methods import Method
 from fedtailor.registry import differing
+from fedtailor.report.clients import client_picture
 from fedtailor.report.results import Result, find_runs
 from fedtailor.report.tables import comparison_csv
 
@@ -88,9 +89,11 @@ class Study(Results):
         return names[name]
 
     def write(self) -> None:
-        """Write the table and the picture of all runs."""
-        replace_text(self.path / "table.csv", comparison_csv(self.results))
+        """Write the table and the pictures of all runs."""
+        results = self.results
+        replace_text(self.path / "table.csv", comparison_csv(results))
         self.plot()
+        client_picture(results, self.path / "clients.png")
 
     def __repr__(self) -> str:
         runs = [f"  {run.path.name}: {run.state}" for run in self.runs]

@@ -15,7 +15,10 @@ from fedtailor.cli import lists
 from fedtailor.cli.arguments import console
 from fedtailor.cli.compare import compare
 from fedtailor.cli.deploy import app as deploy_app
+from fedtailor.cli.describe import describe
+from fedtailor.cli.export import export
 from fedtailor.cli.onboard import onboard
+from fedtailor.cli.predict import predict
 from fedtailor.cli.pretrain import pretrain
 from fedtailor.cli.report import report, show, watch
 from fedtailor.cli.reproduce import reproduce
@@ -33,8 +36,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     suggest_commands=False,  # Click makes the same suggestion
 )
-data_app = typer.Typer(help="Fetch data sets.", no_args_is_help=True)
+data_app = typer.Typer(help="Fetch and describe data sets.", no_args_is_help=True)
 data_app.command()(lists.get)
+data_app.command()(describe)
 
 
 def _say_version(asked: bool) -> None:
@@ -53,7 +57,7 @@ def fedtailor(
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, compare, reproduce, pretrain, show, report, watch, onboard),
+    *(run, compare, reproduce, pretrain, show, report, watch, predict, export, onboard),
     *(lists.options, lists.methods, lists.datasets, lists.nets, lists.partitions),
 )
 for command in COMMANDS:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fedtailor.cli.arguments import Out, Words, config_file, console, typed
+from fedtailor.cli.report import show_clients
 from fedtailor.cli.starting import importing
 from fedtailor.errors import FedTailorError
 
@@ -40,9 +41,10 @@ def compare(
         console.print(f"Interrupted. {again}", soft_wrap=True)
         raise typer.Exit(130)
     console.print(comparison_table(study.results))
-    console.print(
-        f"Table: {folder / 'table.csv'}\nPicture: {folder / 'accuracy.png'}\nRuns: {folder}/*", soft_wrap=True
-    )
+    show_clients(study.results)
+    pictures = [folder / name for name in ("accuracy.png", "clients.png") if (folder / name).exists()]
+    files = f"Table: {folder / 'table.csv'}\nPictures: {', '.join(map(str, pictures))}\nRuns: {folder}/*"
+    console.print(files, soft_wrap=True)
 
 
 def _seeds(text: str) -> list[int]:

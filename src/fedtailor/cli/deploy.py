@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtailor.cli.arguments import Words, console, typed
+from fedtailor.cli.describe import refuse_existing
 from fedtailor.cli.run import conclude
 from fedtailor.cli.starting import importing
 from fedtailor.deploy import HERE, PORT
@@ -42,6 +43,10 @@ def init(
         typer.Option("--host", help="name or address of the server as sites reach it; may be repeated"),
     ] = None,
     port: Annotated[int, typer.Option(help="the server's port", min=1, max=65535)] = PORT,
+    description: Annotated[
+        Path | None,
+        typer.Option(help="file by which all sites read their data, made by `fedtailor data describe`"),
+    ] = None,
 ) -> None:
     """Make the folder of a federation: its settings, its keys, and a folder for each site.
 
@@ -50,7 +55,9 @@ def init(
     Sites use data of their own, which their site.toml names, unless a data set that all of them have is given (data=digits).
     """
     _prepare()
-    made = _create(folder, ["data=sites", *(words or []), f"port={port}"], host or [HERE], guard=True)
+    made = _create(
+        folder, ["data=sites", *(words or []), f"port={port}"], host or [HERE], guard=True, description=description
+    )
     console.print(f"Made {made.path}. Its README.md says how to start the server and each site.", soft_wrap=True)
 
 
@@ -94,6 +101,29 @@ def site(
     process = SiteProcess(folder, server, say)
     with locked(folder), _logging_to(folder / "site.log"):
         process.serve()
+
+
+@app.command()
+def describe(home: Home) -> None:
+    """Merge what the sites of a refused federation disclosed into one description, for people to check: DIR/description.json.
+
+    Example: `fedtailor deploy describe hospitals`
+
+    It has all values of each category, and numbers scaled by the median of the sites' means and deviations. The server uses it when it
+    is started again; a site whose site.toml names a copy of the file refuses any other.
+    """
+    _prepare()
+    with importing():
+        from fedtailor.deploy.deploy_folder import DeployFolder
+    folder = DeployFolder.open(home)
+    refuse_existing(folder.description)
+    for note in folder.describe():
+        console.print(note, soft_wrap=True, markup=False)
+    console.print(
+        f"Wrote {folder.description}. Check it, send it to the sites if they are to check it too, and start the server again:  "
+        f"fedtailor deploy serve {home}",
+        soft_wrap=True,
+    )
 
 
 @app.command()
@@ -203,7 +233,9 @@ def join(
     console.print(f"Model: {place / 'models' / 'newcomer.safetensors'}", soft_wrap=True)
 
 
-def _create(folder: Path, words: list[str], hosts: list[str], *, guard: bool = False) -> DeployFolder:
+def _create(
+    folder: Path, words: list[str], hosts: list[str], *, guard: bool = False, description: Path | None = None
+) -> DeployFolder:
     with importing():
         from fedtailor.deploy.deploy_folder import DeployFolder
         from fedtailor.deploy.settings import with_limited_shares, with_overrides
@@ -216,7 +248,7 @@ def _create(folder: Path, words: list[str], hosts: list[str], *, guard: bool = F
     config = _completed(config)
     if guard and "max_share" not in values:
         settings = with_limited_shares(settings, config.settings.clients)
-    return DeployFolder.create(folder, settings, config, hosts)
+    return DeployFolder.create(folder, settings, config, hosts, description)
 
 
 def _completed(config: Config) -> Config:

@@ -27,7 +27,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "What is run": tuple(PARTS),
     "Clients and rounds": ("clients", "rounds", "join", "dropout", "seed", "partition_seed"),
     "Local training": (
-        *("epochs", "batch", "lr", "lr_schedule", "warmup", "lr_decay", "lr_step"),
+        *("epochs", "steps", "batch", "lr", "lr_schedule", "warmup", "lr_decay", "lr_step"),
         *("optimizer", "momentum", "weight_decay", "clip_norm", "optimizer_state"),
         *("augment", "class_weights", "bn_buffers"),
     ),

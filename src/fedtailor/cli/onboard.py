@@ -43,7 +43,7 @@ def onboard(
         from fedtailor.experiment import onboarding
         from fedtailor.experiment.headline import Headline
     simulation = onboarding.finished_simulation(run)
-    new_words = [*onboarding.data_words(data), *(words or [])]
+    new_words = [*onboarding.newcomer_words(run, data), *(words or [])]
     newcomer = onboarding.onboard(
         simulation, onboarding.read_newcomer(run, new_words, simulation.federation.description)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +17,7 @@ from fedtailor.printable import printable
 
 if TYPE_CHECKING:
     from fedtailor.report.material import Material
+    from fedtailor.report.results import Result
 
 
 class Format(StrEnum):
@@ -26,32 +27,67 @@ class Format(StrEnum):
     csv = "csv"
 
 
+FEW_CLIENTS = 12  # up to this many are listed without being asked for
 ENDINGS = {".md": Format.md, ".tex": Format.latex, ".csv": Format.csv}
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="run folders, or folders that hold them")]
 
 
-def show(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or that of a comparison")]) -> None:
-    """Show a finished run's table and curves in the terminal.
+Baseline = Annotated[str, typer.Option(help="method that clients' gains and losses are against (default: local)")]
+
+
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or one that holds run folders")],
+    clients: Annotated[
+        bool | None, typer.Option("--clients/--no-clients", help="list each client (default: up to 12 of them)")
+    ] = None,
+    baseline: Baseline = "",
+) -> None:
+    """Show runs in the terminal: the table of methods, each client, and curves.
 
     Example: `fedtailor show runs/a`
+
+    Runs on different data get a table each. Clients are compared with training alone, if there is a run of `local`.
     """
     with importing():
         from fedtailor.experiment.run_folder import RunFolder
-        from fedtailor.report.results import read_results
+        from fedtailor.report.material import load_material
         from fedtailor.report.tables import comparison_table
         from fedtailor.report.terminal import curve
-    results = read_results(folder)
-    console.print(comparison_table(results))
-    for result in results:
-        steps, values = result.curve
-        console.print(
-            f"\n{result.method}, seed {result.seed}: mean {result.metric.title} of clients, rounds {steps[0]} to {steps[-1]}"
-        )
-        console.print(curve(values, width=max(20, min(70, console.width - 14)), metric=result.metric))
-        if result.state != "finished":
-            again = RunFolder(result.path).how_to_resume
-            console.print(f"This run is {result.state}. If it is not under way:  {again}", soft_wrap=True)
+    material = load_material([folder], baseline)
+    if not material.evaluated:
+        first = material.results[0]
+        raise FedTailorError(f"'{first.path}' has no finished round yet (state: {first.state}).")
+    for title, runs in material.federations.items():
+        results = [r for r in runs if r.evaluated]
+        if results:
+            several = len(material.federations) > 1
+            console.print(comparison_table(results, title if several else ""))
+            show_clients(results, baseline, clients)
+        for result in results:
+            steps, values = result.curve()
+            about = f"mean {result.metric.title} of clients, rounds {steps[0]} to {steps[-1]}"
+            console.print(f"\n{result.method}, seed {result.seed}: {about}")
+            console.print(curve(values, result.metric, width=max(20, min(70, console.width - 14))))
+        for result in runs:
+            if not result.finished:
+                who = "This run" if len(material.results) == 1 else f"The run in '{result.path}'"
+                again = f"  Carry on with:  {RunFolder(result.path).how_to_resume}"
+                hint = "" if result.state == "running" else again
+                console.print(f"{who} is {result.progress}.{hint}", soft_wrap=True)
+    for problem in material.unreadable:
+        console.print(f"Left out: {problem}", soft_wrap=True)
+
+
+def show_clients(results: Sequence[Result], baseline: str = "", wanted: bool | None = None) -> None:
+    """Print each client under the best method; unless asked for, only if they are few."""
+    from fedtailor.report.clients import all_clients
+    from fedtailor.report.groups import by_method
+    from fedtailor.report.sheets import as_rich
+
+    found = all_clients(by_method(results), results[0].metric, baseline)
+    if found and (wanted or (wanted is None and len(found[0].names) <= FEW_CLIENTS)):
+        console.print(as_rich(found[0].sheet()))
 
 
 def report(
@@ -66,7 +102,9 @@ def report(
         Format | None,
         typer.Option("--format", help="default: as the ending of --out says, else html", show_default=False),
     ] = None,
-    baseline: Annotated[str, typer.Option(help="compare with this method rather than the best")] = "",
+    baseline: Annotated[
+        str, typer.Option(help="compare with this method (default: methods with the best, clients with local)")
+    ] = "",
     metric: Annotated[str, typer.Option(help="compare by this metric (default: the one the runs select by)")] = "",
 ) -> None:
     """Compare runs on one self-contained page, or in a table for a paper.
@@ -80,8 +118,12 @@ def report(
         from fedtailor.report.material import load_material
         from fedtailor.report.page import page
         from fedtailor.report.sections import sections
-    material = load_material(runs, baseline, metric)
     form = form or ENDINGS.get(out.suffix if out else "", Format.html)
+    console.stderr = True  # a table that is piped into a file holds no warnings
+    try:
+        material = load_material(runs, baseline, metric)
+    finally:
+        console.stderr = False
     if form is Format.html:
         given = {"--out": out, "--baseline": baseline, "--metric": metric}
         out = out or runs[0] / "report.html"

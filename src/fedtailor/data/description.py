@@ -130,38 +130,40 @@ class Description:
 
     # -- comparing ------------------------------------------------------------------------------------------------------------------
 
-    def misfit(self, other: Description) -> str:
+    def misfit(self, other: Description, values: bool = True) -> str:
         """Return how the samples or labels of another description mean something else than these; empty if they do not.
 
-        Scaling constants and notes may differ, and the other may have fewer classes.
+        Scaling constants and notes may differ, and the other may have fewer classes. Without `values`, values of categories are counted
+        rather than named.
         """
         if (self.source == "table") != (other.source == "table"):
             return f"its samples are {other.source} where {self.source} was expected"
         if self.columns:
-            return self._column_misfit(other)
+            return self._column_misfit(other, values)
         if (self.shape, self.dtype) != (other.shape, other.dtype):
             return f"its samples are {other.dtype} of shape {other.shape} where {self.dtype} of shape {self.shape} was expected"
         if self.tokens and other.tokens and self.tokens != other.tokens:
             return "its texts are read with another vocabulary, so its token ids stand for other words"
         return ""
 
-    def _column_misfit(self, other: Description) -> str:
+    def _column_misfit(self, other: Description, values: bool) -> str:
         own, theirs = ({c.name: c for c in d.columns} for d in (self, other))
         missing, extra = ([name for name in a if name not in b] for a, b in ((own, theirs), (theirs, own)))
         if missing or extra:
-            found = [f"it has no column {_names(missing)}"] * bool(missing) + [
-                f"it has the column {_names(extra)}, which is not expected"
+            found = [f"it has no column {named(missing)}"] * bool(missing) + [
+                f"it has the column {named(extra)}, which is not expected"
             ] * bool(extra)
             return " and ".join(found)
         for name, column in own.items():
             found_kind = theirs[name].kind
             if found_kind != column.kind:
                 return f"its column '{name}' is a {found_kind} where a {column.kind} was expected"
-            unknown = [value for value in theirs[name].values if value not in column.values]
+            known = set(column.values)
+            unknown = [value for value in theirs[name].values if value not in known]
+            if unknown and not values:
+                return f"its column '{name}' has values that are not expected: {len(unknown)} of them"
             if unknown:
-                return (
-                    f"its column '{name}' has the value {_names(unknown)}, where {_names(column.values)} were expected"
-                )
+                return f"its column '{name}' has the value {named(unknown)}, where {named(column.values)} were expected"
         return ""
 
     # -- as JSON --------------------------------------------------------------------------------------------------------------------
@@ -174,9 +176,9 @@ class Description:
 
     @classmethod
     def load(cls, path: Path) -> Description:
-        """Read a description from a JSON file."""
+        """Read a description from a JSON file; what follows from its lists of columns, labels and tokens need not be kept up by hand."""
         try:
-            return cls.read(json.loads(path.read_bytes()))
+            return cls.read(_counted(json.loads(path.read_bytes())))
         except OSError as error:
             raise FedTailorError(f"The description '{path}' cannot be read ({error.strerror or error}).") from None
         except (ValueError, RecursionError) as error:
@@ -233,6 +235,20 @@ class Description:
             raise ValueError("its vocabulary is not that of its tokens")
 
 
+def _counted(plain: Any) -> Any:
+    """Set the numbers that lists determine, where the lists can be read: people edit these files."""
+    if not isinstance(plain, dict):
+        return plain
+    plain = dict(plain)
+    if plain.get("columns") and isinstance(plain["columns"], list):
+        plain["shape"] = [sum(_column(column).width for column in plain["columns"])]
+    if plain.get("labels") and isinstance(plain["labels"], list):
+        plain["classes"] = len(plain["labels"])
+    if plain.get("tokens") and isinstance(plain["tokens"], list):
+        plain["vocabulary"] = len(plain["tokens"]) + FIRST
+    return plain
+
+
 def _column(plain: Any) -> Column:
     fields = {field.name for field in dataclasses.fields(Column)}
     if not isinstance(plain, dict) or plain.keys() != fields:
@@ -282,6 +298,7 @@ def several(plain: dict[str, Any], what: str, allowed: Sequence[int]) -> Sequenc
     return values
 
 
-def _names(names: Sequence[str], most: int = 5) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:most])
+def named(names: Sequence[str], most: int = 5) -> str:
+    """Return names in quotes, the first few, cut short where they are long: somebody else may have chosen them."""
+    shown = ", ".join(f"'{name[:40]}{'…' * (len(name) > 40)}'" for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown or "none"

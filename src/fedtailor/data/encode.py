@@ -53,13 +53,14 @@ def relabelled(pool: Pool, description: Description) -> Pool:
     if pool.kind != description.kind:
         raise FedTailorError(f"The data is of a {pool.kind} task, but a {description.kind} task was expected.")
     if pool.labels and description.labels and pool.labels != description.labels:
-        unknown = [name for name in pool.labels if name not in description.labels]
+        known = {name: i for i, name in enumerate(description.labels)}
+        unknown = [name for name in pool.labels if name not in known]
         if unknown:
             raise FedTailorError(
                 f"The data has the label '{unknown[0]}', which is not known.{nearest(unknown[0], description.labels)} "
                 f"Known: {', '.join(description.labels[:20])}."
             )
-        place = np.array([description.labels.index(name) for name in pool.labels])
+        place = np.array([known[name] for name in pool.labels])
         return replace(pool, y=place[pool.y], classes=description.classes, labels=description.labels)
     if pool.classes > description.classes:
         raise FedTailorError(
@@ -69,7 +70,7 @@ def relabelled(pool: Pool, description: Description) -> Pool:
 
 
 def _features(pool: Pool, description: Description) -> np.ndarray:
-    names = [column.name for column in pool.columns]
+    names = {column.name: i for i, column in enumerate(pool.columns)}
     lacking = [column.name for column in description.columns if column.name not in names]
     if lacking:
         raise FedTailorError(
@@ -77,10 +78,10 @@ def _features(pool: Pool, description: Description) -> np.ndarray:
         )
     raw = np.empty((len(pool), len(description.columns)))
     for i, column in enumerate(description.columns):
-        given = pool.columns[names.index(column.name)]
+        given = pool.columns[names[column.name]]
         if given.kind != column.kind:
             raise FedTailorError(f"Column '{column.name}' is a {given.kind}, but a {column.kind} was expected.")
-        values = pool.x[:, names.index(column.name)]
+        values = pool.x[:, names[column.name]]
         raw[:, i] = column.recoded(values, given.values) if column.kind == "category" else values
     check_bytes(4 * len(raw) * description.shape[0], "The features of the table")
     pieces = [description.features(piece) for piece in torch.from_numpy(raw).split(PIECE)]

@@ -316,7 +316,7 @@ class Federation:
 
         if self.kind == "regression":
             raise FedTailorError("The samples of a regression have no labels to be drawn.")
-        figure = label_figure(self.label_counts, self.labels)
+        figure = label_figure(self.label_counts, self.labels, [client.name for client in self.clients])
         if path is not None:
             figure.savefig(path, dpi=200)
         return figure

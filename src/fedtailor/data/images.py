@@ -37,6 +37,11 @@ def decoded(files: Sequence[Path], root: Path, size: int, channels: int) -> np.n
         raise FedTailorError(f"The decoded images are damaged: {error} Delete that file and try again.") from None
 
 
+def read_image(file: Path, size: int, channels: int) -> np.ndarray:
+    """Decode one image file to uint8 (channels, height, width); `size` 0 keeps its size."""
+    return _open(file, size, channels)
+
+
 def pixels(image: Image.Image, name: str, size: int, channels: int) -> np.ndarray:
     """Convert one image to uint8 (channels, height, width); `size` 0 keeps its size, `name` is used in errors."""
     if image.mode.startswith(("I", "F")):

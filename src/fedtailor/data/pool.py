@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedtailor.data.description import Column
+from fedtailor.data.description import Column, Description
 from fedtailor.data.task import Kind, Task
 from fedtailor.errors import FedTailorError
 from fedtailor.limits import check_count
@@ -85,6 +85,10 @@ class Source(ABC):
     @abstractmethod
     def read(self, root: Path) -> Pool:
         """Read the samples; `root` is the folder that holds data sets."""
+
+    def as_described(self, description: Description) -> Source:
+        """Return the source that reads the same data as a description expects it; most read theirs in one way only."""
+        return self
 
     @property
     def fitting_net(self) -> str:

@@ -1,18 +1,19 @@
-"""Sites: how each describes the data that stays with it, and the federation that they form."""
+"""Sites: what each discloses of the data that stays with it, the description they agree on, and the federation that they form."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import median
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
 from fedtailor.data.client_data import ClientData, RemoteSplit, Split
-from fedtailor.data.description import CLASSES, Column, Description, text, whole
+from fedtailor.data.description import CLASSES, FIRST, Column, Description, named, several, text, whole
 from fedtailor.data.federation import Federation
 from fedtailor.data.task import CLASSES as CLASS_TASKS
 from fedtailor.data.task import Kind
@@ -21,23 +22,64 @@ from fedtailor.errors import FedTailorError
 # Upper bounds of what a site may report: one site's numbers affect everybody's weights and net.
 SAMPLES = 10**9
 CLIENTS = 10**6
+LOOK = 1000  # differing names that are looked at to say who has them
+
+Aspect = Literal["columns", "categories", "scaling", "labels", "vocabulary"]
+ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
+
+
+def aspects(data: Description) -> tuple[Aspect, ...]:
+    """Return what there is to disclose of a description beside the shape and type of samples that are no rows of a table."""
+    kinds = {column.kind for column in data.columns}
+    found = {
+        "columns": bool(kinds),
+        "categories": "category" in kinds,
+        "scaling": "number" in kinds,
+        "labels": True,
+        "vocabulary": bool(data.tokens),
+    }
+    return tuple(aspect for aspect in ASPECTS if found[aspect])
+
+
+def disclosed(data: Description, may: Collection[str]) -> Description | None:
+    """Return a description with only what may be disclosed of it; None for a table whose columns may not be."""
+    if data.columns and "columns" not in may:
+        return None
+    columns = data.columns
+    if "categories" not in may:
+        columns = tuple(replace(column, values=()) for column in columns)
+    if "scaling" not in may:
+        columns = tuple(replace(column, mean=0.0, std=1.0, indicator=False) for column in columns)
+    shown = replace(data, notes=(), columns=columns)
+    if columns:
+        shown = replace(shown, shape=(sum(column.width for column in columns),))
+    if "labels" not in may:
+        shown = replace(shown, labels=(), label="", classes=1 if data.kind == "multiclass" else data.classes)
+    if data.tokens and "vocabulary" not in may:
+        shown = replace(shown, tokens=(), vocabulary=FIRST)
+    return shown
 
 
 @dataclass(frozen=True)
 class SiteDescription:
-    """A site's description of its client: the kind and number of its samples, never a sample."""
+    """A site's description of its client: the number of its samples, what may be said of their meaning, never a sample."""
 
     client: int | None  # None: a newcomer, which has no number yet
     name: str
     train: int
     test: int
-    data: Description
+    data: Description | None = None  # None: that it fits the description it was sent, and nothing else
+    hidden: tuple[str, ...] = ()  # what its policy keeps from `data`
 
     @classmethod
-    def of(cls, federation: Federation, client: int | None) -> SiteDescription:
-        """Describe a federation of one client."""
+    def of(cls, federation: Federation, client: int | None, may: Collection[str] | None = ASPECTS) -> SiteDescription:
+        """Describe a federation of one client, as far as `may` allows; None: only that it fits."""
         (own,) = federation.clients
-        return cls(client, own.name, len(own.train), len(own.test), replace(federation.description, notes=()))
+        said = cls(client, own.name, len(own.train), len(own.test))
+        if may is None:
+            return said
+        hidden = tuple(aspect for aspect in aspects(federation.description) if aspect not in may)
+        return replace(said, data=disclosed(federation.description, may), hidden=hidden)
 
     @classmethod
     def read(cls, plain: Any) -> SiteDescription:
@@ -47,84 +89,177 @@ class SiteDescription:
             raise ValueError(
                 f"a site's description has the fields {', '.join(sorted(expected))}; it may be of another version"
             )
+        hidden = tuple(several(plain, "hidden", range(len(ASPECTS) + 1)))
+        if not all(isinstance(aspect, str) and aspect in ASPECTS for aspect in hidden):
+            raise ValueError(f"what it keeps hidden is none of {', '.join(ASPECTS)}")
         return cls(
             client=None if plain["client"] is None else whole(plain["client"], "client", 0, CLIENTS),
             name=text(plain["name"], "name", 1),
             train=whole(plain["train"], "train", 1, SAMPLES),
             test=whole(plain["test"], "test", 0, SAMPLES),
-            data=Description.read(plain["data"]),
+            data=None if plain["data"] is None else Description.read(plain["data"]),
+            hidden=hidden,
         )
 
     def plain(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "data": self.data.plain()}
+        return {**dataclasses.asdict(self), "data": None if self.data is None else self.data.plain()}
 
-    def stand_in(self) -> Federation:
-        """Return the federation of this site alone, without its samples."""
-        x = torch.empty(0, *self.data.shape, dtype=getattr(torch, self.data.dtype))
-        classes = self.data.kind in CLASS_TASKS
-        y = torch.empty(0, dtype=torch.int64) if classes else torch.empty(0, self.data.classes)
-        train, test = (RemoteSplit(x, y, count=count) for count in (self.train, self.test))
-        return Federation([ClientData(self.name, train, test)], self.data, server=Split(x, y))
+    def __str__(self) -> str:
+        return f"site {self.client} ({named([self.name])[1:-1]})"
 
 
-def common_to(sites: Sequence[SiteDescription]) -> SiteDescription:
-    """Merge the descriptions of all sites into one, with as many samples as the largest; a FedTailorError says where they conflict.
+def unfit(common: Description, own: Description, may: Collection[str] = ASPECTS) -> str:
+    """Return how a site's own data, read as the common description says, does not fit it; empty if it does.
+
+    Values of categories and labels are named only if they may be disclosed.
+    """
+    if common.source != own.source:
+        return f"its samples are {own.source} where {common.source} was expected"
+    if not common.tokens:  # texts are read with the common vocabulary
+        misfit = common.misfit(own, "categories" in may)
+        if misfit:
+            return misfit
+        if own.vocabulary > common.vocabulary:
+            return f"it has token ids up to {own.vocabulary - 1}, where {common.vocabulary} of them are known"
+    return _label_misfit(common, own, "labels" in may)
+
+
+def _label_misfit(common: Description, own: Description, names: bool) -> str:
+    if _labelled(own) != _labelled(common):
+        return f"its task is {_told(own)} where {_told(common)} was expected (data.task in site.toml)"
+    if common.label and own.label and own.label != common.label:
+        theirs = f"'{own.label}'" if names else "another one"
+        return f"its label column is {theirs} where '{common.label}' was expected (data.label in site.toml)"
+    if own.labels and not common.labels:
+        return "its labels have names, which were not expected"
+    known = set(common.labels)
+    unknown = [label for label in own.labels if label not in known]
+    if unknown and not names:
+        return f"it has labels that are not expected: {len(unknown)} of them"
+    if unknown:
+        return f"it has the label {named(unknown)}, where {named(common.labels)} were expected"
+    if own.classes > common.classes:
+        return f"it has labels up to {own.classes - 1}, where {common.classes} classes were expected"
+    return ""
+
+
+# -- what sites have in common ---------------------------------------------------------------------------------------------------------
+
+
+def common_to(sites: Sequence[SiteDescription]) -> Description:
+    """Merge the descriptions of all sites into one; a FedTailorError says where they differ in what samples and labels mean.
 
     Label names are merged; a site's own labels are mapped to them by name. Pixels and the numbers of tables are scaled by the median of
     the sites' own means and deviations, which no single site can move beyond the others' where there are three or more.
     """
-    first = sites[0]
+    data = []
     for site in sites:
-        misfit = first.data.misfit(site.data) or site.data.misfit(first.data)
-        if misfit:
+        if site.data is None or site.hidden:
             raise FedTailorError(
-                f"Samples must mean the same everywhere, but site {site.client} ({site.name}) and site {first.client} ({first.name}) "
-                f"differ: of one of them, {misfit}."
+                f"The policy of {site} does not let it disclose its {' and '.join(site.hidden) or 'data'} (may_describe), so that the "
+                "sites cannot find out by themselves whether their data means the same."
             )
-        if _labelled(site.data) != _labelled(first.data):
-            raise FedTailorError(
-                f"All sites must have the same task, but that of site {site.client} ({site.name}) is {_told(site.data)} where that of site "
-                f"{first.client} ({first.name}) is {_told(first.data)}. A site can say its own in site.toml: data.task."
-            )
-        if bool(site.data.labels) != bool(first.data.labels):
-            raise FedTailorError(
-                f"Either all sites name their labels or none does: of site {site.client} ({site.name}) and site {first.client} "
-                f"({first.name}) only one has names. Tables and folders name them, arrays do not."
-            )
-    labels = first.data.labels
-    if any(site.data.labels != labels for site in sites):
-        labels = tuple(sorted({label for site in sites for label in site.data.labels}))
-    if first.data.kind == "binary" and len(labels) > 2:
-        raise FedTailorError(f"A binary task has two classes, but the sites name {', '.join(labels[:4])} together.")
-    if len(labels) > CLASSES:
-        most = max(sites, key=lambda site: len(site.data.labels))
+        data.append(site.data)
+        _check_alike(sites[0], data[0], site, site.data)
+    if data[0].columns:
+        _check_columns(sites, data)
+    return _merged(data)
+
+
+def _check_alike(first: SiteDescription, data: Description, site: SiteDescription, own: Description) -> None:
+    """Refuse two sites whose samples, tasks or labels are of different kinds."""
+    if data.source != own.source:
+        raise FedTailorError(f"The samples of {site} are {own.source}, and those of {first} {data.source}.")
+    if not data.columns and (data.shape, data.dtype) != (own.shape, own.dtype):
         raise FedTailorError(
-            f"The sites name {len(labels):,} labels together, and {CLASSES:,} are allowed. Most are of site {most.client} ({most.name})."
+            f"The samples of {site} are {own.dtype} of shape {own.shape}, and those of {first} {data.dtype} of shape {data.shape}."
         )
-    columns = tuple(_common_column([site.data.columns for site in sites], i) for i in range(len(first.data.columns)))
-    data = replace(
-        first.data,
-        shape=(sum(column.width for column in columns),) if columns else first.data.shape,
-        classes=len(labels) or max(site.data.classes for site in sites),
-        labels=labels,
-        vocabulary=max(site.data.vocabulary for site in sites),
-        mean=_medians([site.data.mean for site in sites]),
-        std=_medians([site.data.std for site in sites]),
-        columns=columns,
-    )
+    if data.tokens != own.tokens:
+        raise FedTailorError(
+            f"The texts of {site} and {first} have different vocabularies: token ids stand for other words."
+        )
+    if _labelled(own) != _labelled(data):
+        raise FedTailorError(
+            f"The task of {site} is {_told(own)}, and that of {first} {_told(data)}. A site can say its own in site.toml: data.task."
+        )
+    if own.label != data.label:
+        raise FedTailorError(
+            f"The label column of {site} is {named([own.label])}, and that of {first} {named([data.label])}."
+        )
+    if bool(own.labels) != bool(data.labels):
+        raise FedTailorError(
+            f"Either all sites name their labels or none does: of {site} and {first} only one has names. Tables and folders name them, "
+            "arrays do not."
+        )
+
+
+def _check_columns(sites: Sequence[SiteDescription], data: Sequence[Description]) -> None:
+    """Refuse tables that do not have the same columns, of the same kind, with the same values of categories."""
+    tables = [{column.name: column for column in own.columns} for own in data]
+    uneven = _uneven(sites, tables)
+    if uneven:
+        raise FedTailorError(f"The sites' tables do not have the same columns: {uneven}.")
+    for name in tables[0]:
+        alike = [table[name] for table in tables]
+        odd = next((i for i, column in enumerate(alike) if column.kind != alike[0].kind), 0)
+        if odd:
+            raise FedTailorError(
+                f"Column {named([name])} is a {alike[0].kind} at {sites[0]} and a {alike[odd].kind} at {sites[odd]}. A site can say which "
+                "columns are categories in site.toml: data.categories."
+            )
+        uneven = _uneven(sites, [column.values for column in alike])
+        if uneven:
+            raise FedTailorError(f"The sites' columns {named([name])} do not have the same values: {uneven}.")
+
+
+def _uneven(sites: Sequence[SiteDescription], names: Sequence[Collection[str]], most: int = 3) -> str:
+    """Return which of these names only some sites have, and which sites; empty if all have the same."""
+    times = Counter(chain.from_iterable(names))
+    uneven = [name for name, count in times.items() if count < len(sites)]
+    sets = [set(own) for own in names] if uneven else []
+    found: dict[str, list[str]] = {}
+    for name in uneven[:LOOK]:
+        having, lacking = (
+            [site for site, own in zip(sites, sets, strict=True) if (name in own) is there] for there in (True, False)
+        )
+        where = f"only at {_some(having)}" if len(having) <= len(lacking) else f"not at {_some(lacking)}"
+        found.setdefault(where, []).append(name)
+    shown = [f"{named(own, most)} {where}" for where, own in list(found.items())[:most]]
+    return "; ".join([*shown, "…"] if len(found) > most or len(uneven) > LOOK else shown)
+
+
+def _some(sites: Sequence[SiteDescription], most: int = 2) -> str:
+    shown = " and ".join(map(str, sites[:most]))
+    return f"{shown} and {len(sites) - most} more" if len(sites) > most else shown
+
+
+def _merged(data: Sequence[Description]) -> Description:
+    """Merge descriptions that mean the same: labels by name, scaling by medians."""
+    first = data[0]
+    labels = first.labels
+    if any(own.labels != labels for own in data):
+        labels = tuple(sorted({label for own in data for label in own.labels}))
+    if first.kind == "binary" and len(labels) > 2:
+        raise FedTailorError(f"A binary task has two classes, but the sites name {named(labels)} together.")
+    if len(labels) > CLASSES:
+        raise FedTailorError(f"The sites name {len(labels):,} labels together, and {CLASSES:,} are allowed.")
+    tables = [{column.name: column for column in own.columns} for own in data]
+    columns = tuple(_common_column([table[column.name] for table in tables]) for column in first.columns)
     return replace(
         first,
-        client=None,
-        train=max(site.train for site in sites),
-        test=max(site.test for site in sites),
-        data=data,
+        shape=(sum(column.width for column in columns),) if columns else first.shape,
+        classes=len(labels) or max(own.classes for own in data),
+        labels=labels,
+        vocabulary=max(own.vocabulary for own in data),
+        mean=_medians([own.mean for own in data]),
+        std=_medians([own.std for own in data]),
+        columns=columns,
     )
 
 
-def _common_column(tables: Sequence[tuple[Column, ...]], i: int) -> Column:
-    """Return what the sites' columns of one name have in common; the sites may have them in another order."""
-    first = tables[0][i]
-    alike = [next(column for column in table if column.name == first.name) for table in tables]
+def _common_column(alike: Sequence[Column]) -> Column:
+    """Return what the sites' columns of one name have in common."""
+    first = alike[0]
     if first.kind == "category" or all(column == first for column in alike):
         return first
     return replace(
@@ -135,8 +270,51 @@ def _common_column(tables: Sequence[tuple[Column, ...]], i: int) -> Column:
     )
 
 
-def federation_of(sites: Sequence[SiteDescription]) -> Federation:
-    """Build the federation that sites form, as their server sees it, without any sample. Sites are numbered from 0."""
+def united(sites: Sequence[SiteDescription]) -> tuple[Description, list[str]]:
+    """Merge what differing sites disclosed, for people to check: the columns of all sites, every value of a category, every token.
+
+    Also return what is not in it, in words.
+    """
+    told = [site for site in sites if site.data is not None and not site.hidden]
+    data = [site.data for site in told if site.data is not None]
+    notes = [f"The data of {site} is not in it: its policy hides it." for site in sites if site not in told]
+    if not data:
+        raise FedTailorError(
+            "No site disclosed all that its data means, so there is nothing to merge. `fedtailor data describe` describes a table."
+        )
+    tables = [{column.name: column for column in own.columns} for own in data]
+    everywhere = [name for name in tables[0] if all(name in table for table in tables)]
+    uneven = _uneven(told, tables)
+    if uneven and not everywhere:
+        raise FedTailorError(f"The sites' tables have no column in common: {uneven}.")
+    if uneven:
+        notes.append(f"Columns that only some sites have are left out: {uneven}.")
+    values = {name: _union(table[name].values for table in tables) for name in everywhere}
+    tokens = _union(own.tokens for own in data)
+    alike = [
+        replace(
+            own,
+            columns=tuple(replace(table[name], values=values[name]) for name in everywhere),
+            tokens=tokens,
+            vocabulary=len(tokens) + FIRST if tokens else own.vocabulary,
+        )
+        for own, table in zip(data, tables, strict=True)
+    ]
+    return common_to([replace(site, data=own) for site, own in zip(told, alike, strict=True)]), notes
+
+
+def _union(lists: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(chain.from_iterable(lists)))
+
+
+# -- the federation --------------------------------------------------------------------------------------------------------------------
+
+
+def federation_of(sites: Sequence[SiteDescription], given: Description | None = None) -> Federation:
+    """Build the federation that sites form, as their server sees it, without any sample. Sites are numbered from 0.
+
+    The description is the one given, or what the sites' own have in common.
+    """
     numbers = [site.client for site in sites]
     for number, times in Counter(numbers).items():
         if times > 1:
@@ -148,10 +326,15 @@ def federation_of(sites: Sequence[SiteDescription]) -> Federation:
             f"The sites' client numbers are {sorted(map(str, numbers))}, but should be 0 to {len(sites) - 1}."
         )
     ordered = sorted(sites, key=lambda site: site.client or 0)
-    parts = [site.stand_in().clients[0] for site in ordered]
-    names = _distinct([site.name for site in ordered])
-    parts = [replace(part, name=name) for part, name in zip(parts, names, strict=True)]
-    return replace(common_to(ordered).stand_in(), clients=parts)
+    description = given or common_to(ordered)
+    x = torch.empty(0, *description.shape, dtype=getattr(torch, description.dtype))
+    classes = description.kind in CLASS_TASKS
+    y = torch.empty(0, dtype=torch.int64) if classes else torch.empty(0, description.classes)
+    clients = [
+        ClientData(name, RemoteSplit(x, y, count=site.train), RemoteSplit(x, y, count=site.test))
+        for name, site in zip(_distinct([site.name for site in ordered]), ordered, strict=True)
+    ]
+    return Federation(clients, description, server=Split(x, y))
 
 
 def _labelled(data: Description) -> tuple[Kind, int]:

@@ -32,6 +32,10 @@ class KnownSites:
     def _list(self) -> Path:
         return self.folder / "sites.json"
 
+    @property
+    def _refused(self) -> Path:
+        return self.folder / "refused.json"
+
     def _read(self) -> None:
         self.sites = [SiteDescription.read(plain) for plain in json.loads(self._list.read_text())]
         self.hellos = {}
@@ -44,7 +48,25 @@ class KnownSites:
         flat = {f"{client}/{name}": t for client, payload in hellos.items() for name, t in payload.items()}
         write_tensors(self.folder / "hellos.safetensors", flat)
         replace_text(self._list, json.dumps([site.plain() for site in sites], indent=1))
+        self._refused.unlink(missing_ok=True)
         self.sites, self.hellos = list(sites), dict(hellos)
+
+    def record_refused(self, sites: Sequence[SiteDescription]) -> None:
+        """Keep what sites said that could not agree, for `fedtailor deploy describe`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace_text(self._refused, json.dumps([site.plain() for site in sites], indent=1))
+
+    def refused(self) -> list[SiteDescription]:
+        """Return what the sites said when they last could not agree."""
+        try:
+            return [SiteDescription.read(plain) for plain in json.loads(self._refused.read_text())]
+        except OSError:
+            raise FedTailorError(
+                "There is nothing to merge: no sites of this federation were refused because their data differs. `fedtailor data describe` "
+                "makes a description from a table."
+            ) from None
+        except (ValueError, TypeError, RecursionError) as problem:
+            raise FedTailorError(f"'{self._refused}' cannot be read: {problem}. Start the server again.") from None
 
     def forget(self) -> None:
         """Start over for a new run: sites may have come, gone or got more data since the last."""

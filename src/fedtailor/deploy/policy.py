@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from fedtailor.data.sites import Aspect
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import FILES, Config, options_of
 from fedtailor.learning.protocol import Protocol
@@ -18,6 +19,7 @@ PLAIN = re.compile(r"[\w.+-]{0,64}")  # text that a server may send: a name, nev
 NAME = re.compile(r"[\w-]{1,64}")  # a federation's name, which becomes a folder's
 WEIGHTS = "weights_sha256"  # stands for the file of initial weights, whose path is each machine's own
 ASKED = ("method", "net", *(name for name in options_of(Protocol) if name != "device"))
+AGREEING: tuple[Aspect, ...] = ("columns", "categories", "scaling", "labels")  # by which sites with tables can agree
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,17 @@ class Policy:
     may_leave: tuple[str, ...] = option((), "entries of a method's answers that may leave this site")
     smallest_batch: int = option(1, "a smaller batch is refused: it reveals more about single samples", at_least=1)
     most_rounds: int = option(1, "rounds that this site trains in, repeated ones included", at_least=1)
+    may_describe: tuple[Aspect, ...] = option((), "what this site may tell the server of the meaning of its data")
 
     @classmethod
-    def for_run(cls, config: Config) -> Policy:
-        """Return the narrowest policy that allows a run, and as many repeated rounds as it has."""
+    def for_run(cls, config: Config, described: bool = False) -> Policy:
+        """Return the narrowest policy that allows a run, and as many repeated rounds as it has.
+
+        If the federation is `described` by a file, or by a data set that all have, sites need to disclose nothing for that.
+        """
         settings = config.settings
-        return cls((config.method.name,), config.method.up, settings.batch, 2 * settings.rounds)
+        may_describe = () if described or config.data.name != "sites" else AGREEING
+        return cls((config.method.name,), config.method.up, settings.batch, 2 * settings.rounds, may_describe)
 
     @classmethod
     def read(cls, values: Mapping[str, Any] | None) -> Policy:

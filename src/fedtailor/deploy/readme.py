@@ -5,10 +5,13 @@ from __future__ import annotations
 from fedtailor.experiment.config import Config
 
 
-def readme(config: Config, host: str, port: int) -> str:
+def readme(config: Config, host: str, port: int, described: bool = False) -> str:
     sites = config.settings.clients
     data = OWN_DATA if config.data.name == "sites" else SHARED_DATA.format(data=config.data.name)
-    return TEXT.format(method=config.method.name, sites=sites, last=sites - 1, host=host, port=port, data=data)
+    meaning = "" if config.data.name != "sites" else DESCRIBED if described else NOT_DESCRIBED
+    return TEXT.format(
+        method=config.method.name, sites=sites, last=sites - 1, host=host, port=port, data=data, meaning=meaning
+    )
 
 
 TEXT = """\
@@ -45,10 +48,10 @@ channel, and delete it here. {data} The table `[policy]` says what the site agre
 fedtailor deploy site .
 ```
 
-The site opens no port: it asks the server at {host}:{port} for work. It keeps its private state in `state/` and its personal model in
-`models/`, both in its folder, and ends when the run is finished.
+The site opens no port: it asks the server at {host}:{port} for work. It keeps its private state in `state/`, its personal model in
+`models/` and how its data is read in `description.json`, all in its folder, and ends when the run is finished.
 
-## A new site, after the run
+{meaning}## A new site, after the run
 
 ```sh
 fedtailor deploy admit . NAME      # at the server: makes sites/NAME, to be taken to the new site, where it is started like the others
@@ -57,4 +60,27 @@ fedtailor deploy welcome .         # at the server, once the new site is running
 """
 
 OWN_DATA = "Each site names its data in `site.toml`."
+NOT_DESCRIBED = """\
+## The same meaning at every site
+
+Before the first round the sites' data is compared by name: columns, their kinds, the values of categories, labels. What a site may
+disclose for that is in its policy, `may_describe`. If sites differ, the server says how and stops. Then:
+
+```sh
+fedtailor deploy describe .        # at the server: merges what the sites disclosed into description.json, to be checked and edited
+fedtailor deploy serve .           # uses it
+```
+
+A site that wants to check that file first puts a copy into its folder and adds `description = "description.json"` to the top of its
+`site.toml`. It then accepts no other, and may set `may_describe = []`.
+
+"""
+DESCRIBED = """\
+## The same meaning at every site
+
+`description.json`, here and in the folder of each site, says what columns, categories, numbers and labels mean. Each site checks its
+data against its own copy, accepts no other from the server, and discloses only that its data fits and its numbers of samples.
+To change it, change all copies.
+
+"""
 SHARED_DATA = "Its data is its part of {data}, which all sites have."

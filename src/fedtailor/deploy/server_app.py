@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from fedtailor.data.client_data import Split
+from fedtailor.data.description import Description
 from fedtailor.data.federation import Federation
 from fedtailor.data.sites import SiteDescription, common_to, federation_of
 from fedtailor.deploy.deploy_folder import DeployFolder
@@ -79,6 +81,8 @@ class ServerApp:
             grid, owners, said, timeout=settings.timeout, limit=limit, device=config.settings.device
         )
         self.known_sites = KnownSites(self.folder / "members")
+        file = self.folder / "description.json"
+        self.given = Description.load(file) if file.exists() else None
         self.stop = Stop()
 
     def run(self, callbacks: Callbacks = (), stop: Stop | None = None, command: str = "") -> None:
@@ -125,10 +129,13 @@ class ServerApp:
                 return found
             if time.monotonic() > deadline:
                 raise FedTailorError(
-                    f"No new site came online in {wait:g} s. `fedtailor deploy admit` makes its folder, and at its place "
-                    "`fedtailor deploy site` starts it."
+                    f"No new site was ready in {wait:g} s. `fedtailor deploy admit` makes its folder, and at its place "
+                    f"`fedtailor deploy site` starts it.{self._refusals()}"
                 )
             time.sleep(LOOK)
+
+    def _refusals(self) -> str:
+        return "".join(f" From {who}: {why}" for who, why in self.transport.troubles.items())
 
     def _finished(self) -> tuple[Simulation, Flower]:
         """Restore the federation from its last checkpoint."""
@@ -142,12 +149,18 @@ class ServerApp:
 
     def _simulation(self, config: Config) -> Simulation:
         if self.known_sites.sites:  # they find out that the server was gone, and take a moment to come back
+            self._say(self._agreed(self.known_sites.sites))
             self._assembled(config.settings.clients, patience=RETURN)
         return self._federation(config)[0]
 
     def _federation(self, config: Config) -> tuple[Simulation, Flower]:
-        sites = self.known_sites.sites or self._assembled(config.settings.clients)
-        federation = self._with_proxy(federation_of(sites))
+        sites = self.known_sites.sites
+        if not sites:
+            self._say(self._given())
+            sites = self._assembled(config.settings.clients)
+        description = self._agreed(sites)
+        self._say(description)
+        federation = self._with_proxy(federation_of(sites, description))
         engine = self._engine(federation, sites)
         simulation = Simulation(federation, config.method, config.net, engine=engine, protocol=config.settings)
         simulation.server.sizes = list(
@@ -155,6 +168,33 @@ class ServerApp:
         )
         self.known_sites.record(sites, engine.hellos or {})
         return simulation, engine
+
+    def _given(self) -> Description | None:
+        """Return the description of a file, or of the data set that all have; None: the sites describe their data themselves."""
+        return self.given if self.config.data.name == "sites" else self._shared[0]
+
+    def _agreed(self, sites: Sequence[SiteDescription]) -> Description:
+        """Return the description by which all sites read their data; refuse sites whose data does not mean the same."""
+        given = self._given()
+        try:
+            return common_to(sites) if given is None else given
+        except FedTailorError as problem:
+            self.known_sites.record_refused(sites)
+            raise FedTailorError(
+                f"The federation cannot start: {problem} Mend that at the site, or give all sites one description: `fedtailor deploy "
+                f"describe {self.folder}` merges what they disclosed into a file to check, `fedtailor data describe` makes one from a "
+                f"table. With description.json in {self.folder}, start the server again."
+            ) from None
+
+    def _say(self, description: Description | None) -> None:
+        """Send this description with every message from now on."""
+        self.transport.said["description"] = None if description is None else description.plain()
+
+    @cached_property
+    def _shared(self) -> tuple[Description, Split]:
+        """The description of the data set that all sites have, and the server's part of it."""
+        federation = self.config.federation()
+        return federation.description, federation.server
 
     def _engine(self, federation: Federation, sites: Sequence[SiteDescription]) -> Flower:
         sizes = {site.client: (site.train, site.test) for site in sites if site.client is not None}
@@ -167,14 +207,12 @@ class ServerApp:
             metrics=selected(federation.task, settings.metrics, settings.select_by),
             validation=settings.validation,
         )
-        common = {"common": common_to(sites).plain()}
         oldest = partial(oldest_round, self.folder / "run" / "checkpoints")
         hellos = self.known_sites.hellos
         return Flower(
             self.transport,
             checks,
             names,
-            common,
             oldest=oldest,
             hellos=hellos,
             min_replies=self.settings.min_replies,
@@ -185,7 +223,7 @@ class ServerApp:
         """Add the server's own samples: from data.proxy or, where all have the same data set, what its partition gives the server."""
         if self.config.data.name == "sites":
             return self.config.proxied(federation)
-        return replace(federation, server=self.config.federation().server)
+        return replace(federation, server=self._shared[1])
 
     def _assembled(self, count: int, patience: float = math.inf) -> list[SiteDescription]:
         """Wait until all sites are online, or after `patience` seconds enough for a round, and return their descriptions."""
@@ -205,7 +243,8 @@ class ServerApp:
             if passed > self.settings.wait:
                 claims = ", ".join(f"{site.name} is client {site.client}" for site in self.transport.sites.values())
                 raise FedTailorError(
-                    f"Only {seen} of {count} sites were online after {self.settings.wait:g} s (wait). Those that are: {claims or 'none'}."
+                    f"Only {seen} of {count} sites were ready after {self.settings.wait:g} s (wait). Those that are: {claims or 'none'}."
+                    f"{self._refusals()}"
                 )
             time.sleep(LOOK)
 

@@ -6,38 +6,30 @@ import contextlib
 import json
 import math
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from flwr.app import RecordDict
 
+from fedtailor.data.description import Description
 from fedtailor.data.federation import Federation
 from fedtailor.data.sites import SiteDescription
-from fedtailor.deploy.policy import NAME, Policy, agreed
+from fedtailor.deploy.policy import NAME, agreed
+from fedtailor.deploy.site_data import site_data
+from fedtailor.deploy.site_folder import SiteFolder
 from fedtailor.engines.base import Outcome, save_module
 from fedtailor.engines.flower.messages import read_call, write_outcome, write_site
 from fedtailor.engines.work import Work
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.checkpoint import Checkpoint, load_latest, save
-from fedtailor.experiment.config import Config, read_toml
-from fedtailor.experiment.onboarding import as_member
+from fedtailor.experiment.config import Config
 from fedtailor.experiment.run_folder import replace_text
 from fedtailor.learning import Payload
 
-OWN = (
-    "data",
-    "partition",
-    "net",
-    "device",
-    "clients",
-    "partition_seed",
-)  # the keys of a run's config that a site sets itself
-KEYS = ("client", "name", "server", "shared", "policy", *OWN)
 SERVED = {Work.HELLO, Work.SCORE, Work.SAVE_MODEL, Work.ONBOARD} | {work for work in Work if work.changes_state}
 
 
@@ -46,65 +38,25 @@ def leaving(outcome: Outcome) -> Outcome:
     return outcome
 
 
-@dataclass(frozen=True)
-class SiteFolder:
-    """A site's own folder, and the values of its site.toml."""
-
-    folder: Path
-    client: int | None  # None for a newcomer
-    name: str
-    server: str
-    shared: bool  # whether all sites have the same data set, of which this site uses its part
-    policy: Policy
-    own: dict[str, Any]  # its own part of a run's config: data, files and device
-
-    @classmethod
-    def open(cls, folder: Path) -> SiteFolder:
-        folder = folder.resolve()
-        if not (folder / "site.toml").is_file():
-            raise FedTailorError(f"'{folder}' is not the folder of a site: it has no site.toml.")
-        said = read_toml(folder / "site.toml")
-        strange = sorted(set(said) - set(KEYS))
-        if strange:
-            raise FedTailorError(f"site.toml has unknown keys: {', '.join(strange)}. Allowed: {', '.join(KEYS)}.")
-        client = said.get("client")
-        if not (client is None or (isinstance(client, int) and client >= 0)):
-            raise FedTailorError(f"site.toml says client = {client!r}, which is not a client's number.")
-        server = str(said.get("server", ""))
-        if not re.fullmatch(r"[\w.:\[\]-]+:\d{1,5}", server):
-            raise FedTailorError(
-                f"site.toml says server = {server!r}; expected host:port, such as fed.example.org:9092."
-            )
-        if "data" not in said:
-            raise FedTailorError(
-                "site.toml names no data: add a table [data] with name, path … as `fedtailor datasets table` lists them."
-            )
-        policy = Policy.read(said.get("policy"))
-        own = {key: said[key] for key in OWN if key in said}
-        name = str(said.get("name") or folder.name)
-        return cls(folder, client, name, server, bool(said.get("shared", False)), policy, own)
-
-
-@dataclass(frozen=True)
+@dataclass
 class SiteNode:
-    """One site in one run: its data, the config it agreed to, and the folder for its private state and its personal model."""
+    """One site in one run: the config it agreed to, its data, and the folder for its private state and its personal model."""
 
     federation: str
     config: Config
     place: SiteFolder
-    data: Federation  # of this client alone
+    _data: Federation | None = None  # of this client alone
+    _described: Any = None  # as the server sent it: the description by which the data was read
 
     @classmethod
     def open(cls, place: SiteFolder, federation: Any, values: Any) -> SiteNode:
-        """Accept or refuse the run that the server asks for, and read the site's data."""
+        """Accept or refuse the run that the server asks for."""
         if not isinstance(federation, str) or not NAME.fullmatch(federation):
             raise FedTailorError(f"The server calls its federation {str(federation)[:40]!r}, which is no name.")
         with contextlib.chdir(place.folder):  # paths in site.toml are relative to it
             config = agreed(values, place.own)
-            place.policy.check(config)
-            if place.shared and place.client is not None:
-                return cls(federation, config, place, part_of(config.federation(), place.client))
-            return cls(federation, config, place, config.alone(place.name))
+        place.policy.check(config)
+        return cls(federation, config, place)
 
     def answer(self, content: RecordDict) -> RecordDict:
         """Serve one message of the federation's server."""
@@ -115,14 +67,25 @@ class SiteNode:
                 f"This site's key is that of client {plain['client']}, but its site.toml says client = {self.place.client}."
             )
         if plain["work"] is Work.DESCRIBE:
-            return write_site(SiteDescription.of(self.data, self.place.client))
+            sent = plain.get("description")
+            may = self.place.policy.may_describe if sent is None else None
+            return write_site(SiteDescription.of(self.data(sent), self.place.client, may))
         return write_outcome(leaving(self.serve(plain, payload)))
+
+    def data(self, sent: Any) -> Federation:
+        """Return the site's data as the server's description says, None: by itself; it is read when that is sent for the first time."""
+        if self._data is None or sent != self._described:
+            self._data = None  # free what was read otherwise before this is
+            self._data, self._described = site_data(self.place, self.config, sent), sent
+        return self._data
 
     def serve(self, plain: Mapping[str, Any], payload: Payload) -> Outcome:
         """Do this client's part of one call, from the state that it had before that moment of the run."""
         work, round, step = Work(plain["work"]), int(plain["round"]), int(plain["step"])
         self._check(work, payload)
-        worker = self._worker(SiteDescription.read(plain["common"]))
+        if plain.get("description") is None:
+            raise FedTailorError("The server did not say how the data is described.")
+        worker = self._worker(self.data(plain["description"]))
         if work.trains or work is Work.ONBOARD:
             self._count_round(round)
         id = self.place.client or 0
@@ -165,13 +128,8 @@ class SiteNode:
         file.parent.mkdir(exist_ok=True)
         replace_text(file, json.dumps(trained + 1))
 
-    def _worker(self, common: SiteDescription) -> Worker:
+    def _worker(self, data: Federation) -> Worker:
         settings, number = self.config.settings, self.place.client
-        data = self.data
-        if data.description.columns != common.data.columns:
-            with contextlib.chdir(self.place.folder):
-                data = self.config.alone(self.place.name, common.data)
-        data = as_member(data, common.stand_in())
         if number is not None:
             data = data.with_validation(settings.validation, settings.seed, first=number)
         return Worker(data, self.config.method, self.config.net, None, settings, first=number or 0)
@@ -189,6 +147,18 @@ class SiteNode:
         draft = models / f".draft-{name}"
         save_module(worker.personal(id, round, payload), draft)
         os.replace(draft, models / f"{name}.safetensors")
+        self._write_description(worker.federation.description)
+        replace_text(
+            self.place.folder / "config.toml", self.config.to_toml()
+        )  # what `fedtailor predict` needs beside it
+
+    def _write_description(self, description: Description) -> None:
+        """Keep how the data is described beside the model, which means nothing without it."""
+        file = self.place.folder / "description.json"
+        with contextlib.suppress(FedTailorError):
+            if Description.load(file) == description:  # it may well be the operator's own
+                return
+        description.write(file)
 
     def _onboard(self, worker: Worker, payload: Payload) -> Outcome:
         before = worker.evaluate(0, 0, payload)
@@ -197,12 +167,3 @@ class SiteNode:
         name = worker.metrics[0].name
         logged = {} if math.isnan(before.value(name)) else {f"{name}_before": before.value(name)}
         return Outcome(score=worker.evaluate(0, 0, payload), logged=logged)
-
-
-def part_of(federation: Federation, client: int) -> Federation:
-    """Return one client's part of a data set that all sites have."""
-    if not 0 <= client < len(federation.clients):
-        raise FedTailorError(
-            f"site.toml says client = {client}, but the clients are 0 to {len(federation.clients) - 1}."
-        )
-    return replace(federation, clients=[federation.clients[client]])

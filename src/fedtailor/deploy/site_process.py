@@ -16,7 +16,9 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
 from fedtailor.deploy.connection import STRANGE, Connection
-from fedtailor.deploy.site import SiteFolder, SiteNode
+from fedtailor.deploy.site import SiteNode
+from fedtailor.deploy.site_data import Unfit
+from fedtailor.deploy.site_folder import SiteFolder
 from fedtailor.engines.allocator import keep_freed_memory
 from fedtailor.engines.flower.messages import BadMessage, read_call
 from fedtailor.engines.work import Work
@@ -95,14 +97,14 @@ class SiteProcess:
             return Message(self._node(plain).answer(message.content), reply_to=message), False
         except (FedTailorError, BadMessage) as problem:
             log.warning("refused: %s", problem)
-            reason = str(problem)
+            reason = problem.to_server if isinstance(problem, Unfit) else str(problem)
         except Exception as problem:
             log.error(traceback.format_exc())
             reason = f"{type(problem).__name__}: {problem}"
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason[:2000]), reply_to=message), False
 
     def _node(self, plain: dict[str, Any]) -> SiteNode:
-        """Return the site's part in the run of a message; its data is read at the first message of a run."""
+        """Return the site's part in the run of a message."""
         run = plain.get("federation"), json.dumps(plain.get("config"))
         if self.node is None or run != self.run:
             self.node = None  # free another run's data before this one's is read

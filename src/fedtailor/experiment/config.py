@@ -143,8 +143,8 @@ class Config:
         """Whether the number of clients is left to the samples."""
         return self.settings.clients == 0 and self.partition.name != "natural"
 
-    def federation(self) -> Federation:
-        """Read the data and deal it to the clients."""
+    def federation(self, description: Description | None = None) -> Federation:
+        """Read the data and deal it to the clients, as a description says if one is given."""
         seed, share = self._data_seed, self.server_share
         pool, aside = self._pool(), None
         if share:
@@ -157,7 +157,7 @@ class Config:
                     100 * share,
                 )
         clients = default_clients(pool, self.partition, seed) if self._counts_clients else self.settings.clients
-        federation = Federation.from_pool(pool, self.partition, clients, seed)
+        federation = Federation.from_pool(pool, self.partition, clients, seed, description=description)
         return self.proxied(federation if aside is None else with_proxy(federation, aside))
 
     @property

@@ -6,6 +6,7 @@ import logging
 import os
 import platform
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedtailor.files import writing
 log = logging.getLogger("fedtailor")
 
 LOCK = ".lock"
+TRIES = 3  # whoever only looks whether a folder is locked holds its lock for a moment
 
 _held: set[int] = set()  # open lock files of this process
 
@@ -49,16 +51,42 @@ def locked(folder: Path, name: Path | None = None) -> Iterator[None]:
             os.close(handle)
 
 
-def _taken(handle: int, folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
+    """Return whether a process holds the folder's lock; True where that cannot be found out."""
+    if sys.platform == "win32":
+        return True
     import fcntl
 
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        handle = os.open(folder / LOCK, os.O_RDONLY)
+    except FileNotFoundError:
         return False
-    except OSError as error:  # some network file systems
-        log.warning("'%s' cannot be locked (%s): see to it that no other process resumes it.", folder, error.strerror)
-    return True
+    except OSError:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def _taken(handle: int, folder: Path) -> bool:
+    import fcntl
+
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+            continue
+        except OSError as error:  # some network file systems
+            log.warning(
+                "'%s' cannot be locked (%s): see to it that no other process resumes it.", folder, error.strerror
+            )
+        return True
+    return False
 
 
 def _is_at(handle: int, file: Path) -> bool:

@@ -108,13 +108,19 @@ def read_newcomer(path: Path, words: Iterable[str], description: Description | N
     return replace(config, data=without).alone("newcomer", description)
 
 
-def data_words(data: str) -> list[str]:
+def newcomer_words(path: Path, data: str) -> list[str]:
+    """Return overrides that name a newcomer's file, folder or data set; a CSV file holds texts if those of the run do."""
+    texts = Config.load(RunFolder.open(path).config).data.name == "text-csv"
+    return data_words(data, csv="text-csv" if texts else "table")
+
+
+def data_words(data: str, csv: str = "table") -> list[str]:
     """Return overrides that name a file or folder by its kind, or a data set by its name."""
     if not data:
         return []
     path = Path(data)
     ending = path.suffix if path.suffix != ".gz" else "".join(path.suffixes[-2:])
-    kind = {".csv": "table", ".csv.gz": "table", ".parquet": "table", ".npz": "arrays"}.get(ending)
+    kind = {".csv": csv, ".csv.gz": csv, ".parquet": "table", ".npz": "arrays"}.get(ending)
     if kind is None and not os.path.isdir(path):  # unlike Path.is_dir, it takes any text
         return [f"data={data}"]
     if kind is None:

@@ -176,6 +176,9 @@ def _restored(config: Config, folder: RunFolder, build: Build) -> Simulation:
         if not damaged:
             drop_after(folder.checkpoints, checkpoint.round)
             simulation.restore(checkpoint.round, checkpoint.server, checkpoint.clients, folder.records())
+            if simulation.finished and simulation.scored_with_replies and config.settings.save_models:
+                simulation = build(config)  # its models are made of the replies of the last round: repeat that
+                continue
             folder.restore_ledger(simulation.ledger)
             return simulation
         log.warning("'%s' does not hold what it held after round %d: going back.", damaged, checkpoint.round)

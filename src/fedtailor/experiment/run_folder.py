@@ -28,6 +28,7 @@ from fedtailor.experiment.given import PYTHON, initial_weights
 from fedtailor.experiment.journal import Journal, Mark, mark_of, read_marks
 from fedtailor.experiment.ledger import HEADER, Ledger
 from fedtailor.experiment.legacy_folder import lengths
+from fedtailor.experiment.lock import is_locked
 from fedtailor.experiment.simulation import Simulation
 from fedtailor.files import replace_text as replace_text  # offered here too
 from fedtailor.files import replacing
@@ -150,8 +151,9 @@ class RunFolder:
 
     @property
     def state(self) -> str:
-        """The last state written: running, interrupted, failed or finished."""
-        return self._said("state") or "unknown"
+        """The state of the run: running, interrupted (also by a kill, which writes nothing), failed or finished."""
+        said = self._said("state") or "unknown"
+        return "interrupted" if said == "running" and not is_locked(self.path) else said
 
     @property
     def command(self) -> str:

@@ -316,12 +316,26 @@ class Simulation:
         return self.engine.state(self.federation.number(client))
 
     def personal(self, client: int | str) -> nn.Module:
-        """Return a client's personal model as it is now, as an independent plain module; the client is given by number or name."""
+        """Return a client's personal model as it was last scored, as an independent plain module.
+
+        The client is given by number or name.
+        """
         if not self.engine.holds_states:
             raise FedTailorError("A site's personal model stays on its own disk, in the folder models/ of the site.")
         number = self.federation.number(client)
         state = self.engine.state(number) if number in self.engine.known else None
-        return self.worker.personal(number, self.round, self._send(number), state)
+        return self.worker.personal(number, self.round, self._scored_with(number), state)
+
+    @property
+    def scored_with_replies(self) -> bool:
+        """Whether models are scored before the server's answer, so that those of the last round are made of its replies."""
+        return self._after_train and not self.method.closing_steps and self.engine.holds_states
+
+    def _scored_with(self, client: int) -> Payload:
+        """Return the payload that the personal model was scored with: what the server sends now, or the client's own reply."""
+        if self.scored_with_replies and client in self.outcomes:
+            return {**self.traffic.down[client], **self.traffic.up[client]}
+        return self._send(client)
 
     def save_models(self, folder: str | PathLike[str]) -> None:
         """Save every client's personal model as it is now, in this folder or, where clients are sites, on each site's own disk."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -31,8 +32,14 @@ class Descent:
     on with the state that the participant kept, under names such as `optimizer.model.all.exp_avg`.
     """
 
-    def __init__(self, participant: Participant, parts: tuple[Part, ...], lr: float | None) -> None:
+    def __init__(
+        self, participant: Participant, parts: tuple[Part, ...], lr: float | None, momentum: float | None = None
+    ) -> None:
+        """With `momentum`, steps are those of SGD with that momentum, whatever the protocol's optimizer is."""
         protocol = participant.protocol
+        if momentum is not None:
+            protocol = replace(protocol, optimizer="sgd", momentum=momentum, optimizer_state="fresh")
+        self.protocol = protocol
         self.participant = participant
         self.parts = parts
         self.lr = participant.rate(lr)
@@ -108,7 +115,7 @@ class Descent:
             prefix = self._prefix(part)
             kept = self.participant.state if self.keeps else {}
             state = {name.removeprefix(prefix): t for name, t in kept.items() if name.startswith(prefix)}
-            self._optimizers[part] = Optimizer(part, self.participant.protocol, state)
+            self._optimizers[part] = Optimizer(part, self.protocol, state)
         return self._optimizers[part]
 
     def _prefix(self, part: Part) -> str:

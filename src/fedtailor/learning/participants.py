@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -195,13 +196,16 @@ class Participant:
         on: tuple[Tensor, Tensor] | None = None,
         pull: Pull | tuple[Tensor, float] | None = None,
         purpose: str | None = None,
+        momentum: float | None = None,
+        average: int = 0,
     ) -> None:
         """Train one part of a net while the rest stays frozen, on the task's loss unless another loss is given.
 
         A head trains on features: those given as `on` = (z, y), else those of the frozen body, embedded once when they cannot vary.
         A loss given together with `on` receives features as its x. `pull` = (centre, strength) adds the proximal term
         strength/2·‖w − centre‖², and `Pull(centre, strength, net.body)` that of a part of what trains. `purpose` names the random stream
-        of the batches; by default it is the part's name.
+        of the batches; by default it is the part's name. With `momentum`, steps are those of SGD with that momentum, whatever the
+        protocol's optimizer is. With `average`, the part ends as the mean of its weights at the ends of the last so many epochs.
         """
         net, purpose = part.net, purpose or part.name
         if on is None and features_suffice(part, loss, augmented=self.samples.augmented):
@@ -214,12 +218,27 @@ class Participant:
         in_head = part.entries.keys() <= net.head.entries.keys()
         statistics = net.embedder.state_dict() if in_head and not net.repeatable else {}
         statistics = {name: tensor.clone() for name, tensor in statistics.items()}
-        descent = Descent(self, (part,), lr)
+        descent = Descent(self, (part,), lr, momentum)
         step = kernel(descent, part, loss, None if pull is None else Pull(*pull), features=on is not None)
+        if average:
+            batches = self._averaging(batches, part, average)
         for x, y in descent.over(batches):
             step(x, y)
         if statistics:
             net.embedder.load_state_dict(statistics)
+
+    def _averaging(
+        self, batches: Iterable[tuple[Tensor, Tensor]], part: Part, average: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of some epochs; at their end, set a part to the mean of its weights at the ends of the last of them."""
+        per_epoch = max(1, len(self.samples) // min(self.protocol.batch, max(1, len(self.samples))))
+        ends: deque[Tensor] = deque(maxlen=average)
+        for count, batch in enumerate(batches, start=1):
+            yield batch
+            if count % per_epoch == 0:
+                ends.append(part.vector)
+        if ends:
+            part.vector = torch.stack(list(ends)).mean(0)
 
     def steps(
         self, batches: Iterable[tuple[Tensor, Tensor]], *parts: Part, lr: float | None = None
@@ -315,25 +334,30 @@ class Server(Participant):
         by: Weights = "samples",
         *,
         part: Callable[[Net], Part] | None = None,
+        momentum: float = 0.0,
     ) -> None:
         """Set `state[name]` to the mean of this entry over the replies, or let the server optimizer take a step towards it.
 
         The mean is by samples, by clients (all alike), or by the weights given. `part` says which part of a net the entry is where its
-        name does not (model, body), so that running statistics in it are not taken for weights.
+        name does not (model, body), so that running statistics in it are not taken for weights. `momentum` is that of a method which
+        has one of its own; the run's server optimizer takes its place.
         """
         mean = weighted_mean(replies, name, by)
-        if self.protocol.server_optimizer != "none":
-            mean = self._stepped(name, mean, part)
+        protocol = self.protocol
+        if momentum and protocol.server_optimizer == "none":
+            protocol = replace(protocol, server_optimizer="momentum", server_momentum=momentum, server_lr=1.0)
+        if protocol.server_optimizer != "none":
+            mean = self._stepped(name, mean, part, protocol)
         self.state[name] = mean
 
-    def _stepped(self, name: str, mean: Tensor, of: Callable[[Net], Part] | None) -> Tensor:
+    def _stepped(self, name: str, mean: Tensor, of: Callable[[Net], Part] | None, protocol: Protocol) -> Tensor:
         """The step from `state[name]` towards a mean. Running statistics, which are no weights, become their mean."""
         net, _ = self.modules.lend("model")
         part = {"model": net.all, "body": net.body}.get(name) if of is None else of(net)
         start = 0 if part is None else len(part) - len(part.trainable(mean))
         prefix = f"server_optimizer.{name}."
         state = {key.removeprefix(prefix): t for key, t in self.state.items() if key.startswith(prefix)}
-        weights, state = server_step(self.protocol, self.state[name][start:], mean[start:], state)
+        weights, state = server_step(protocol, self.state[name][start:], mean[start:], state)
         self.state.update({prefix + key: tensor for key, tensor in state.items()})
         return torch.cat([mean[:start], weights])
 

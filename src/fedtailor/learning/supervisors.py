@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedtailor.learning.participants import Client
+from fedtailor.data.task import Task
 from fedtailor.nets.fitting import kind
 from fedtailor.randomness import numpy_stream
 
@@ -33,11 +33,11 @@ class Supervisors:
     def name(self, client: int) -> str:
         return self.names[self.index(client)]
 
-    def architecture(self, client: Client) -> str | None:
+    def architecture(self, client: int, task: Task) -> str | None:
         """Return the name of a client's net; None is the run's net."""
-        name = self.name(client.id)
+        name = self.name(client)
         if name == "auto":
-            name = "lenet-small" if kind(client.task) == "images" else "same"
+            name = "lenet-small" if kind(task) == "images" else "same"
         return None if name == "same" else name
 
     def groups(self, clients: int) -> dict[str, list[int]]:

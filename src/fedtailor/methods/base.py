@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedtailor.data.task import KINDS, Kind
 from fedtailor.learning import Client, Payload, Reply, Server, State
+from fedtailor.learning.participants import Modules
 from fedtailor.registry import Registry, check
 
 NEWCOMER = -1  # in place of the number of a client that the server does not know
@@ -81,6 +82,13 @@ class Method(ABC):
 
         `payload` is what the server would send now; right after local training, it is what was received, updated by the client's reply.
         """
+
+    def saved_module(self, modules: Modules, client: int, weights: Mapping[str, Tensor]) -> nn.Module:
+        """The module that saved weights of a client's personal model are loaded into, by default the net.
+
+        A method whose `personal` returns another module than the net builds that here; `modules.lend` has the nets.
+        """
+        return modules.lend("model")[0]
 
     @property
     def closing_steps(self) -> int:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +17,7 @@ from fedtailor.learning import (
     mean_of_means,
     near_prototypes,
 )
+from fedtailor.learning.participants import Modules
 from fedtailor.methods.base import Method, methods
 from fedtailor.methods.finetune import FedAvgFT
 from fedtailor.nets.net import Net
@@ -82,6 +83,12 @@ class FedProto(Method):
         if self.eval == "head" or "prototypes" not in payload:
             return net
         return NearestPrototype(net.embedder, payload["prototypes"], payload["known"])
+
+    def saved_module(self, modules: Modules, client: int, weights: Mapping[str, Tensor]) -> nn.Module:
+        net, _ = modules.lend("model")
+        if "prototypes" not in weights:
+            return net
+        return NearestPrototype(net.embedder, weights["prototypes"], weights["known"])
 
 
 @methods.register("fedproto-per")

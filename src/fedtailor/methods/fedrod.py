@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from fedtailor.learning import Client, Payload, State
+from fedtailor.learning.participants import Modules
 from fedtailor.methods.base import GlobalModel, methods
 
 ABSENT = -20.0  # log-frequency of a class that the client does not have
@@ -58,4 +60,8 @@ class FedROD(GlobalModel):
     def personal(self, client: Client, payload: Payload) -> nn.Module:
         net = client.net(model=payload["model"])
         own = client.net("own", head=client.state["own_head"])
+        return net.plain(TwoHeads(net.classifier, own.classifier))
+
+    def saved_module(self, modules: Modules, client: int, weights: Mapping[str, Tensor]) -> nn.Module:
+        (net, _), (own, _) = modules.lend("model"), modules.lend("own")
         return net.plain(TwoHeads(net.classifier, own.classifier))

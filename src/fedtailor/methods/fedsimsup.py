@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from fedtailor.data.task import CLASSES
 from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
-from fedtailor.learning.branches import Supervised, alone, in_parallel, in_series
+from fedtailor.learning.branches import Branches, Supervised, alone, in_parallel, in_series
 from fedtailor.learning.mixing import mix_into_rows
+from fedtailor.learning.participants import Modules
 from fedtailor.learning.similarity import similarity_weights
 from fedtailor.learning.supervisors import Supervisors
 from fedtailor.methods.base import Method, methods
@@ -70,7 +71,7 @@ class FedSimSup(Method):
             return {}
         if self._serial:
             return {"supervisor": client.net().head.vector}
-        architecture = self._supervisors(client.protocol.seed).architecture(client)
+        architecture = self._supervisors(client.protocol.seed).architecture(client.id, client.task)
         return {"supervisor": client.fresh("supervisor", architecture)}
 
     def send(self, server: Server, client: int) -> Payload:
@@ -130,6 +131,13 @@ class FedSimSup(Method):
         """Return the clients that draw each supervisor in a run with this seed."""
         return self._supervisors(seed).groups(clients)
 
+    def saved_module(self, modules: Modules, client: int, weights: Mapping[str, Tensor]) -> nn.Module:
+        net, _ = modules.lend("model")
+        if self._serial or self.no_supervisor:
+            return net
+        architecture = self._supervisors(modules.protocol.seed).architecture(client, modules.task)
+        return Branches(net, modules.lend("supervisor", architecture)[0])
+
     @property
     def _serial(self) -> bool:
         return self.arch == "serial" and not self.no_supervisor
@@ -140,7 +148,7 @@ class FedSimSup(Method):
             return alone(client.net(model=model))
         if self._serial:
             return in_series(client.net(body=model, head=own))
-        architecture = self._supervisors(client.protocol.seed).architecture(client)
+        architecture = self._supervisors(client.protocol.seed).architecture(client.id, client.task)
         supervisor = client.net("supervisor", model=own, architecture=architecture)
         return in_parallel(client, client.net(model=model), supervisor)
 

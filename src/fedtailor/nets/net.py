@@ -197,6 +197,12 @@ class Net(nn.Module):
         """Return z = body(x)."""
         return self.embedder(x)
 
+    @property
+    def head_bias(self) -> Tensor | None:
+        """The bias of the head's last linear layer, which is added to the outputs; none if it has none."""
+        layers = [module for module in self.classifier.modules() if isinstance(module, nn.Linear)]
+        return layers[-1].bias if layers else None
+
     def classify(self, z: Tensor) -> Tensor:
         """Return the logits of features."""
         return self.classifier(z)

@@ -18,7 +18,7 @@ DASHES = ("solid", "dashed", "dashdot", "dotted")
 # From a pale to a nearly black blue, evenly darker, so that the order is the same in grey.
 SHADES = ((0.87, 0.92, 0.96), (0.62, 0.75, 0.87), (0.33, 0.53, 0.72), (0.12, 0.31, 0.47), (0.03, 0.09, 0.18))
 MOST_COLUMNS = 1000  # of a heat map; with more clients, an even selection is shown
-MOST_NAMES = 40  # of classes labelled beside a heat map
+MOST_NAMES = 40  # beside an axis
 
 Groups = Mapping[str, Sequence[Result]]
 
@@ -47,26 +47,25 @@ class Strip:
 
 @dataclass(frozen=True)
 class Heat:
-    """A value per row and column, NaN where there is none; `columns` are the clients' numbers."""
+    """A value per row and column, NaN where there is none; `names` are those of the columns."""
 
     values: np.ndarray
-    columns: np.ndarray
-    rows: Sequence[str]
-    names: Sequence[str]  # of the columns
+    names: Sequence[str]
     unit: str
     by_root: bool = False  # shade by the square root, which keeps small values visible
 
 
 @dataclass(frozen=True)
 class Points:
-    """A dot per name, with the standard deviation over runs (along y, or along x if y is a place in a list of names)."""
+    """A dot per name, with a line from `low` to `high`: along x if y is a place in a list of names, else along y."""
 
     name: str
     x: np.ndarray
     y: np.ndarray
     names: Sequence[str]
-    std: np.ndarray | None = None
-    front: Sequence[int] | None = None  # drawn filled and joined: nothing is better at the same or a lower cost
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    hollow: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def curves(groups: Groups, metric: Headline, title: str = "") -> Chart:
 
 def over_runs(name: str, runs: Sequence[Result], metric: Headline) -> Curve:
     """Return the curve of mean and standard deviation over the runs that reached each round."""
-    own = [run.curve_of(metric) for run in runs]
+    own = [run.curve(metric) for run in runs]
     steps = np.unique(np.concatenate([np.array(x, dtype=int) for x, _ in own]))
     values = np.full((len(runs), len(steps)), np.nan)
     for row, (x, y) in zip(values, own, strict=True):
@@ -125,40 +124,30 @@ def strips(groups: Groups, metric: Headline) -> Chart:
     return Chart(metric.axis(f"{metric.title} of each client"), "", marks, list(groups))
 
 
-def client_heat(runs: Mapping[str, Result], metric: Headline) -> Chart:
-    """Chart the last value of each client (columns) under each method (rows), one run per method."""
-    largest = max(runs.values(), key=lambda run: len(run.clients(metric)))
-    count = len(largest.clients(metric))
-    values = np.full((len(runs), count), np.nan)
-    for row, run in zip(values, runs.values(), strict=True):
-        row[: len(run.clients(metric))] = metric.scale * run.clients(metric)
-    shown = evenly(count)
-    heat = Heat(values[:, shown], shown, list(runs), [largest.client_names[i] for i in shown], metric.unit)
-    return Chart("client", "", [heat], list(runs))
-
-
 def label_heat(labels: Labels) -> Chart:
     """Chart the training samples of each class (rows) per client (columns); cells without samples stay blank."""
-    shown = evenly(len(labels.counts))
+    shown = np.arange(0, len(labels.counts), max(1, -(-len(labels.counts) // MOST_COLUMNS)))
     counts = labels.counts[shown].T.astype(float)
     counts[counts == 0] = np.nan
-    rows = [f"class {name}" for name in labels.labels]
-    heat = Heat(counts, shown, rows, [labels.clients[i] for i in shown], "samples", by_root=True)
-    return Chart("client", "class", [heat], labels.labels if len(labels.labels) <= MOST_NAMES else ())
+    heat = Heat(counts, [labels.clients[i] for i in shown.tolist()], "samples", by_root=True)
+    return Chart("client", "class", [heat], labels.labels)
 
 
 def dots(groups: Groups, metric: Headline, title: str, values: Sequence[np.ndarray]) -> Chart:
     """Chart one number per method: its mean and standard deviation over runs."""
     mean, std = (np.array([metric.scale * f(v) for v in values]) for f in (np.mean, np.std))
-    return Chart(title, "", [Points("", mean, np.arange(len(mean)), list(groups), std)], list(groups))
+    points = Points("", mean, np.arange(len(mean)), list(groups), mean - std, mean + std)
+    return Chart(title, "", [points], list(groups))
 
 
 def tradeoff(groups: Groups, metric: Headline, title: str, costs: Sequence[np.ndarray]) -> Chart:
-    """Chart the metric against a cost, with the Pareto front."""
+    """Chart the metric against a cost; filled dots, joined by a line, are on the Pareto front."""
     x = np.array([cost.mean() for cost in costs])
     y = np.array([metric.scale * np.mean([metric.of(r.last, "mean") for r in runs]) for runs in groups.values()])
     front = pareto_front(x, -y if metric.lower_is_better else y)
-    return Chart(title, metric.axis(f"mean {metric.title}"), [Points("", x, y, list(groups), front=front)])
+    methods = [Points(name, x[k : k + 1], y[k : k + 1], [name], hollow=k not in front) for k, name in enumerate(groups)]
+    line = Curve("", x[front], y[front], steps=True, thin=True)
+    return Chart(title, metric.axis(f"mean {metric.title}"), [*methods, line])
 
 
 def pareto_front(cost: np.ndarray, gain: np.ndarray) -> list[int]:
@@ -174,8 +163,3 @@ def of_one_seed(groups: Groups) -> tuple[dict[str, Result], int]:
     """Return the runs of the seed that most methods have, and the seed: clients differ between seeds."""
     seed = Counter(s for runs in groups.values() for s in {r.seed for r in runs}).most_common(1)[0][0]
     return {name: r for name, runs in groups.items() for r in runs if r.seed == seed}, seed
-
-
-def evenly(count: int) -> np.ndarray:
-    """Return the numbers of all clients, or an even selection of many."""
-    return np.arange(0, count, max(1, -(-count // MOST_COLUMNS)))

@@ -24,14 +24,14 @@ class DataSummary(Callback):
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Terminal(stderr=True)
-        self._shown: Description | None = None
+        self._shown = False
 
     def on_start(self, simulation: Simulation) -> None:
-        if simulation.metrics or simulation.federation.description == self._shown:
+        if simulation.metrics or self._shown:
             return
-        self._shown = simulation.federation.description
-        if self._shown.columns:
-            self.console.print(columns_table(self._shown))
+        self._shown = True
+        if simulation.federation.description.columns:
+            self.console.print(columns_table(simulation.federation.description))
         for note in notes_of(simulation.federation):
             self.console.print(f"  {note}", soft_wrap=True)
 

@@ -198,7 +198,7 @@ def label_similarity_figure(counts: np.ndarray) -> Figure:
     others = similarity[~np.eye(clients, dtype=bool)]
     mean = f": {others.mean():.2f} on average" if len(others) else ""
     side = float(np.clip(0.2 * clients, 3.6, 7.0))
-    heat = Heat(similarity, np.arange(clients), [], [], "similarity (cosine of label counts)")
+    heat = Heat(similarity, [], "similarity (cosine of label counts)")
     title = f"How alike the labels of {clients:,} clients are{mean}"
     figure = panels([Chart("client", "client", [heat], title=title)], size=(side + 1.1, side + 0.6))
     for (row, column), value in np.ndenumerate(similarity if clients <= NUMBERED else np.empty((0, 0))):

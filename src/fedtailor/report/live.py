@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from fedtailor.errors import FedTailorError
+from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.report.material import load_material
 from fedtailor.report.page import content, page
 from fedtailor.report.results import Result, read_run
@@ -26,7 +27,7 @@ FILES = ("config.toml", "metrics.jsonl", "clients.jsonl", "status.json", "labels
 PATIENCE = 10.0  # seconds for a client to send a request, and to receive a page
 MOST_AT_ONCE = 32
 
-Stamp = tuple[tuple[int, int], ...]
+Stamp = tuple[object, ...]
 
 
 @dataclass
@@ -152,5 +153,6 @@ def serve(paths: Sequence[Path], command: str, port: int = 0) -> WatchServer:
 
 
 def _stamp(path: Path) -> Stamp:
-    found = [path / name for name in FILES]
-    return tuple((s.st_mtime_ns, s.st_size) for s in (f.stat() for f in found if f.exists()))
+    """Return what changes with a run: its files, and its state, since a killed process writes nothing."""
+    found = (path / name for name in FILES)
+    return (RunFolder(path).state, *((s.st_mtime_ns, s.st_size) for s in (f.stat() for f in found if f.exists())))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from fedtailor.experiment.headline import columns
-from fedtailor.printable import drawable
 from fedtailor.report.charts import Chart, Curve
 from fedtailor.report.pictures import panels, save
 from fedtailor.report.results import Result
 
+NAMED = 6  # up to this many clients are named in the legend
 FEW = 30  # up to this many clients get a line each; more become a band
 OF_EVERY_RUN = {
     *("round", "phase", "step", "best_round", "train_loss", "picked", "replied", "bytes_up", "bytes_down"),
@@ -28,10 +28,8 @@ def logged_picture(result: Result, path: Path) -> bool:
     """Draw one panel per name that a method logged; return False, and draw nothing, if it logged nothing."""
     charts = logged_charts(result)
     if charts:
-        figure = panels(charts, size=(4.6, 3.4))
         title = f"{result.method} on {result.config['data']['name']}, seed {result.seed}"
-        figure.suptitle(drawable(title), fontsize=11)
-        save(figure, path)
+        save(panels(charts, size=(4.6, 3.4), title=title), path)
     return bool(charts)
 
 
@@ -41,7 +39,7 @@ def logged_charts(result: Result) -> list[Chart]:
     means = {name: server.pop(f"{name}_mean") for name in clients if f"{name}_mean" in server}
     charts = []
     for name in [*clients, *(name for name in server if name not in clients)]:
-        marks = client_curves(list(clients[name].values()), means.get(name)) if name in clients else []
+        marks = client_curves(clients[name], means.get(name), result.client_names) if name in clients else []
         if name in server:
             whole = all(float(value).is_integer() for value in server[name].values())
             marks.append(_curve("server", server[name], steps=whole))
@@ -49,13 +47,15 @@ def logged_charts(result: Result) -> list[Chart]:
     return charts
 
 
-def client_curves(clients: Sequence[Series], told: Series | None) -> list[Curve]:
+def client_curves(clients: Mapping[int, Series], told: Series | None, names: Sequence[str]) -> list[Curve]:
     """Return the mean (the server's, if it logged one) and every client's curve or, for many clients, a band with 80 % of them."""
-    rounds = sorted({t for series in clients for t in series})
-    values = [[series[t] for series in clients if t in series] for t in rounds]
+    rounds = sorted({t for series in clients.values() for t in series})
+    values = [[series[t] for series in clients.values() if t in series] for t in rounds]
     mean = _curve("mean of clients", told or dict(zip(rounds, map(np.mean, values), strict=True)))
     if len(clients) <= FEW:
-        return [*(_curve("each client", series, thin=True) for series in clients), mean]
+        named = len(clients) <= NAMED and max(clients) < len(names)
+        each = [_curve(names[i] if named else "each client", clients[i], thin=not named) for i in sorted(clients)]
+        return [*each, mean]
     low, high = (np.interp(mean.x, rounds, [np.percentile(v, p) for v in values]) for p in (10, 90))
     return [replace(mean, name="mean and 80 % of clients", low=low, high=high)]
 

@@ -63,7 +63,7 @@ def _check(material: Material, metric: str) -> None:
     names = [name for runs in material.federations.values() for name in by_method([r for r in runs if r.evaluated])]
     if material.baseline and material.baseline not in names:
         raise FedTailorError(_unknown("is of the baseline", material.baseline, names))
-    if metric and not any(r.curve_of(material.metric)[0] for r in material.evaluated):
+    if metric and not any(r.curve(material.metric)[0] for r in material.evaluated):
         columns = {c.removesuffix("_mean") for r in material.evaluated for c in r.last if c.endswith("_mean")}
         known = sorted(c for c in columns if not c.startswith(("best_", "validation_")))
         raise FedTailorError(_unknown("has the metric", metric, known))

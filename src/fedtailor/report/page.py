@@ -15,7 +15,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from fedtailor.report.sections import Section
-from fedtailor.report.sheets import one_line
+from fedtailor.report.sheets import Best, one_line
 
 
 def page(sections: Sequence[Section], stamp: str = "") -> str:
@@ -52,6 +52,7 @@ def _template(name: str) -> Template:
         autoescape=True,
         finalize=lambda value: value if isinstance(value, Markup) else one_line(value),
     )
+    shown.tests["best"] = lambda value: isinstance(value, Best)
     return shown.get_template(name)
 
 

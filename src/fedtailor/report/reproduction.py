@@ -91,7 +91,7 @@ def agreement_chart(found: Reproduction) -> Chart:
         cells = [cell for cell in both if cell.column == column]
         x, y = (np.array([getattr(cell, side) for cell in cells], dtype=float) for side in ("published", "measured"))
         std = np.array([cell.measured_std or 0 for cell in cells], dtype=float)
-        marks.append(Points(column, x, y, [cell.method for cell in cells], std))
+        marks.append(Points(column, x, y, [cell.method for cell in cells], y - std, y + std))
     return Chart("published", "measured", marks)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,15 +18,17 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import read_toml
 from fedtailor.experiment.draft import DRAFT
 from fedtailor.experiment.headline import Headline
-from fedtailor.experiment.run_folder import RunFolder, read_lines
+from fedtailor.experiment.run_folder import TABLE, RunFolder, read_lines
 
 log = logging.getLogger("fedtailor")
+
+Round = Annotated[int, Field(ge=0, le=10**9)]
 
 
 class _Checked(BaseModel):
     """Schema of what a report relies on in a file that may be damaged or untrusted."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="allow")
 
 
 class _Choice(_Checked):
@@ -43,9 +45,6 @@ class _Config(_Checked):
     rounds: int
 
 
-Round = Annotated[int, Field(ge=0, le=10**9)]
-
-
 class _Record(_Checked):
     round: Round
     phase: str
@@ -54,9 +53,6 @@ class _Record(_Checked):
     lower_is_better: bool = False
     accuracy: float | None = None
     accuracy_mean: float | None = None
-    best_accuracy: float | None = None
-    spread: float | None = None
-    worst_decile: float | None = None
     bytes_up: float
     bytes_down: float
     seconds_training: float = 0.0
@@ -65,17 +61,28 @@ class _Record(_Checked):
 
 
 class _Line(_Checked):
-    model_config = ConfigDict(strict=True, extra="allow")
-
     round: Round
     phase: str
     logged: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], dict[str, float | None]]
     accuracy: list[float | None] | None = None
 
 
-T = TypeVar("T")
-BLOCK = 1 << 16  # bytes
-Scores = dict[str, np.ndarray]  # metric -> the last value of each client, NaN where there is none
+class Column(BaseModel):
+    """A column of a table as the run took it: a number, or a category with its values."""
+
+    name: str
+    kind: str = ""
+    values: list[str | float] = []
+    mean: float | None = None
+    std: float | None = None
+    indicator: bool | str | None = None
+
+
+class Description(BaseModel):
+    """How the data was described to the run."""
+
+    columns: list[Column] = []
+    notes: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,10 @@ class Labels:
     clients: Sequence[str]
     labels: Sequence[str]
     counts: np.ndarray
+
+
+T = TypeVar("T")
+Scores = dict[str, np.ndarray]  # metric -> the last value of each client, NaN where there is none
 
 
 @dataclass(frozen=True)
@@ -109,9 +120,9 @@ class Result:
 
     @property
     def client_names(self) -> Sequence[str]:
-        count = len(self.clients())
-        known = self.labels.clients if self.labels else ()
-        return known if len(known) == count else [f"client {i}" for i in range(count)]
+        count = max(map(len, self.scores.values()), default=0)
+        known = (self.labels.clients if self.labels else (), [row["name"] for row in self.table])
+        return next((names for names in known if len(names) == count), [f"client {i}" for i in range(count)])
 
     @property
     def method(self) -> str:
@@ -126,9 +137,10 @@ class Result:
         return self.state == "finished"
 
     @property
-    def rounds(self) -> int:
-        """The number of the last finished round."""
-        return self.records[-1]["round"] if self.records else 0
+    def progress(self) -> str:
+        """How far the run came: 'finished', or 'failed after round 3 of 20'."""
+        done = self.records[-1]["round"] if self.records else 0
+        return "finished" if self.finished else f"{self.state} after round {done} of {self.config['rounds']}"
 
     @property
     def last(self) -> dict[str, Any]:
@@ -139,11 +151,6 @@ class Result:
         """The records with a value of the selecting metric."""
         return [r for r in self.records if np.isfinite(self.metric.of(r, "mean"))]
 
-    @property
-    def validated(self) -> bool:
-        """Whether the best round was chosen on validation samples."""
-        return any(name.startswith("validation_") for name in self.last)
-
     @cached_property
     def bytes_per_round(self) -> float:
         rounds = [r for r in self.records if r["phase"] == "round"]
@@ -153,16 +160,9 @@ class Result:
     def seconds(self) -> float:
         return sum(value for r in self.records for name, value in r.items() if name.startswith("seconds_"))
 
-    @property
-    def seconds_per_round(self) -> float:
-        return self.seconds / len(self.records)
-
-    @property
-    def curve(self) -> tuple[list[int], list[float]]:
-        return self.curve_of(self.metric)
-
-    def curve_of(self, metric: Headline) -> tuple[list[int], list[float]]:
+    def curve(self, metric: Headline | None = None) -> tuple[list[int], list[float]]:
         """Return the steps (rounds, then closing steps) and the mean over clients at each."""
+        metric = metric or self.metric
         values = {r["round"] + r.get("step", 0): metric.of(r, "mean") for r in self.records}
         known = {step: value for step, value in values.items() if np.isfinite(value)}
         return list(known), list(known.values())
@@ -172,6 +172,22 @@ class Result:
         """The lines of clients.jsonl: what clients scored and logged. Read on demand, since they are many."""
         file = RunFolder(self.path).clients
         return _checked(read_lines(file), list[_Line], file)
+
+    @cached_property
+    def table(self) -> list[dict[str, str]]:
+        """The rows of clients.csv; empty until the run ends, or if the file is damaged."""
+        try:
+            with (self.path / TABLE).open(newline="", encoding="utf-8") as file:
+                return [row for row in csv.DictReader(file) if row.get("name") is not None]
+        except (OSError, ValueError, csv.Error):
+            return []
+
+    def samples(self, split: str) -> np.ndarray:
+        """Return the clients' number of 'train' or 'test' samples, NaN where the run has not written it."""
+        found = [row.get(f"{split}_samples") or "" for row in self.table]
+        if len(found) != len(self.client_names):
+            return np.full(len(self.client_names), np.nan)
+        return np.array([float(text) if text.isdecimal() else np.nan for text in found])
 
     @cached_property
     def labels(self) -> Labels | None:
@@ -184,6 +200,14 @@ class Result:
             names = read["labels"] if len(read["labels"]) == counts.shape[1] else range(counts.shape[1])
             return Labels([str(c) for c in read["clients"]], [str(n) for n in names], counts)
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None
+
+    @cached_property
+    def description(self) -> Description | None:
+        """How the data was described; None if the run has not written it, or if the file is damaged."""
+        try:
+            return Description.model_validate_json((self.path / "description.json").read_bytes())
+        except (OSError, ValidationError):
             return None
 
 
@@ -211,16 +235,18 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if not path.is_dir():
             raise FedTailorError(f"'{path}' is not a folder. Name a run folder, or one that holds run folders.")
-        runs = (
-            [path]
-            if (path / "config.toml").is_file()
-            else sorted(p.parent for p in path.rglob("config.toml") if not p.parent.name.endswith(DRAFT))
-        )
+        files = [path / "config.toml"] if (path / "config.toml").is_file() else sorted(path.rglob("config.toml"))
+        runs = [file.parent for file in files if not file.parent.name.endswith(DRAFT) and not _is_site(file.parent)]
         if not runs:
             raise FedTailorError(f"'{path}' holds no run: neither it nor a folder in it has a config.toml.")
         for run in runs:
             found.setdefault(run.resolve(), run)
     return list(found.values())
+
+
+def _is_site(folder: Path) -> bool:
+    """Whether it is the folder of a site, which has a model and its config, but no run."""
+    return (folder / "site.toml").exists()
 
 
 def read_results(path: Path) -> list[Result]:
@@ -229,8 +255,8 @@ def read_results(path: Path) -> list[Result]:
 
 
 def _last_scores(path: Path) -> Scores:
-    """Read the last evaluation. Reads the file backwards, so its cost does not grow with the number of rounds."""
-    for line in _backwards(path) if path.exists() else ():
+    """Read the last evaluation; parses only the last lines, so that its cost hardly grows with the number of rounds."""
+    for line in reversed(path.read_bytes().splitlines() if path.exists() else []):
         try:
             read = _Line.model_validate_json(line)
         except ValidationError:
@@ -253,16 +279,3 @@ def _checked(read: T, kind: Any, file: Path) -> T:
         where = ".".join(map(str, first["loc"])) or "the file"
         raise FedTailorError(f"'{file}' is damaged or not that of a run: {where}: {first['msg']}.") from None
     return read
-
-
-def _backwards(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, last first."""
-    with path.open("rb") as file:
-        end, rest = file.seek(0, os.SEEK_END), b""
-        while end > 0:
-            start = max(0, end - BLOCK)
-            file.seek(start)
-            first, *lines = (file.read(end - start) + rest).split(b"\n")
-            yield from reversed(lines)
-            end, rest = start, first
-        yield rest

@@ -9,32 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.experiment.headline import Statistic
+from fedtailor.experiment.headline import Headline, Statistic
 from fedtailor.papers.reproduction import Reproduction
 from fedtailor.report import charts, tables
+from fedtailor.report.clients import Clients, all_clients
 from fedtailor.report.groups import by_method
 from fedtailor.report.interactive import plotly_chart
 from fedtailor.report.material import Material
 from fedtailor.report.reproduction import agreement_chart, column_sheets
-from fedtailor.report.results import Result
+from fedtailor.report.results import Description, Result
 from fedtailor.report.sheets import Sheet
 from fedtailor.report.significance import against, choose_baseline
 
 CHANCE = 0.05
-FEW_RUNS = 12  # up to this many, their table is shown unfolded
-CURVES = (
-    "Mean over the clients' own models. A click on a name in the legend hides a method, a double click leaves it alone; "
-    "bands are ± one standard deviation over runs."
-)
-STRIPS = "Last evaluation, every client on its own test samples; the clients of all seeds together."
-FAIRNESS = (
-    "Mean over the tenth of clients that fare worst, and the standard deviation over clients; bars are ± one over runs."
-)
-COSTS = (
-    "All clients together, both ways; seconds of training, evaluation and communication on the machine of the run. "
-    "Filled dots lie on the front: nothing is better at their cost or a lower one."
-)
-NO_LABELS = "These runs have no labels.json: their task has no classes, or they were made before it was written."
+FEW_RUNS, FEW_ROWS = 12, 50  # up to this many runs, or clients or columns, their table is shown unfolded
+FEW_VALUES = 8  # of a category, shown in the table of columns
 
 
 @dataclass(frozen=True)
@@ -86,27 +75,51 @@ def _reproduction(mark: str, found: Reproduction) -> Section:
 
 
 def _federation(mark: str, title: str, material: Material) -> list[Section]:
-    """Return the comparison of runs on the same clients, then their charts."""
-    runs = material.federations[title]
+    """Return the comparison of runs on the same clients, then each client, then their charts."""
+    runs, metric = material.federations[title], material.metric
     groups = by_method([r for r in runs if r.evaluated])
     sheet = tables.comparison_sheet(title, runs, material)
     scale = [("note scale", sentence) for sentence in material.scale(runs)]
     found = [Section(f"{mark}-comparison", title, _lead(groups, material), [sheet])]
-    known = {name: g for name, g in groups.items() if all(np.isfinite(material.metric.of(r.last, "mean")) for r in g)}
-    for name, (heading, words, shown) in (_charts(known, material) if known else {}).items():
-        drawn = [plotly_chart(chart) for chart in shown]
-        found.append(Section(f"{mark}-{name}", heading, [("words", words), *scale], charts=drawn, level=3))
+    if described := next((r.description for r in runs if r.description), None):
+        found.append(_described(f"{mark}-data", described))
+    known = {name: g for name, g in groups.items() if all(np.isfinite(metric.of(r.last, "mean")) for r in g)}
+    if clients := all_clients(known, metric, material.baseline):
+        found.append(_clients(f"{mark}-gains", clients, scale))
+    for name, (heading, note, shown) in (_charts(known, metric) if known else {}).items():
+        words = [*([("words", note)] if note else []), *scale]
+        found.append(Section(f"{mark}-{name}", heading, words, charts=[plotly_chart(c) for c in shown], level=3))
     return found
 
 
-def _charts(groups: dict[str, list[Result]], material: Material) -> dict[str, tuple[str, str, list[charts.Chart]]]:
-    """Return heading, text and charts of each section below a comparison."""
-    metric = material.metric
+def _described(mark: str, described: Description) -> Section:
+    """Say how the data was described: the columns of a table, and what was noted."""
+    rows = []
+    for column in described.columns:
+        held = ", ".join(map(str, column.values[:FEW_VALUES])) + (" …" if len(column.values) > FEW_VALUES else "")
+        spread = "" if column.mean is None or column.std is None else f"mean {column.mean:.4g}, std {column.std:.4g}"
+        rows.append((column.name, column.kind, held or spread or "—", "yes" if column.indicator else "—"))
+    sheet = Sheet("Columns", ("column", "kind", "values", "marks missing values"), rows, left=4)
+    few = len(rows) <= FEW_ROWS
+    words = [("words", note) for note in described.notes]
+    return Section(mark, "Data", words, [sheet] if few else [], [] if few else [sheet], level=3)
+
+
+def _clients(mark: str, clients: Sequence[Clients], scale: Sequence[tuple[str, str]]) -> Section:
+    """Show each client under the best method, with the other methods' tables folded."""
+    sheets = [one.sheet() for one in clients]
+    shown = 1 if len(sheets[0].rows) <= FEW_ROWS else 0
+    title = sheets[0].title.replace("Clients", "Who gains and who loses" if clients[0].alone else "Each client", 1)
+    drawn = [plotly_chart(clients[0].chart())]
+    return Section(mark, title, scale, sheets[:shown], sheets[shown:], charts=drawn, level=3)
+
+
+def _charts(groups: dict[str, list[Result]], metric: Headline) -> dict[str, tuple[str, str, list[charts.Chart]]]:
+    """Return heading, text beyond that of text.html, and charts of each section below a comparison."""
     one, seed = charts.of_one_seed(groups)
     labels = next((r.labels for r in one.values() if r.labels), None)
-    most = charts.MOST_COLUMNS
-    many = max(len(run.clients(metric)) for run in one.values()) > most
-    some = f" Of the many clients up to {most:,} are shown, evenly chosen." if many else ""
+    many = labels and len(labels.counts) > charts.MOST_COLUMNS
+    some = f" Up to {charts.MOST_COLUMNS:,} clients are shown, evenly chosen." if many else ""
     better = "lower" if metric.lower_is_better else "higher"
     fairness: dict[str, Statistic] = {
         metric.axis("worst decile") + f", {better} is fairer": "worst",
@@ -118,42 +131,40 @@ def _charts(groups: dict[str, list[Result]], material: Material) -> dict[str, tu
 
     spreads = [charts.dots(groups, metric, t, each(tables.aspect(metric, s))) for t, s in fairness.items()]
     costs = [charts.tradeoff(groups, metric, cost.title, each(cost)) for cost in (tables.BYTES, tables.PACE)]
-    held = f"Training samples by client and class, seed {seed}.{some}" if labels else NO_LABELS
-    gains = f"Seed {seed}: who gains and who loses.{some}"
+    held = ("Who holds which labels", f"Seed {seed}.{some}", [charts.label_heat(labels)]) if labels else None
     return {
-        "rounds": (f"{metric.heading} over rounds", CURVES, [charts.curves(groups, metric)]),
-        "clients": (f"{metric.heading} of each client", STRIPS, [charts.strips(groups, metric)]),
-        "heat": ("Clients under each method", gains, [charts.client_heat(one, metric)]),
-        "labels": ("Who holds which labels", held, [charts.label_heat(labels)] if labels else []),
-        "fairness": ("Fairness", FAIRNESS, spreads),
-        "cost": (f"What {metric.title} costs", COSTS, costs),
+        "rounds": (f"{metric.heading} over rounds", "", [charts.curves(groups, metric)]),
+        "clients": (f"{metric.heading} of each client", "", [charts.strips(groups, metric)]),
+        **({"labels": held} if held else {}),
+        "fairness": ("Fairness", "", spreads),
+        "cost": (f"What {metric.title} costs", "", costs),
     }
 
 
 def _lead(groups: dict[str, list[Result]], material: Material) -> list[tuple[str, str]]:
-    """Say which method does best, and whether its lead is significant."""
-    if len(groups) < 2:
-        return []
+    """Say which finished method does best, and whether its lead is significant."""
     metric = material.metric
-    best = choose_baseline(groups, metric)
+    best = choose_baseline(groups, metric) if len(groups) > 1 else ""
+    if not best:
+        return []
     verdicts = against(groups, best, metric)
     clear = sum(verdict.p < CHANCE for verdict in verdicts.values())
     told = f" {clear} of {len(verdicts)} others differ from it at p < {CHANCE}." if verdicts else ""
     among = "" if all(r.finished for runs in groups.values() for r in runs) else " of the finished methods"
     extreme = "Lowest" if metric.lower_is_better else "Highest"
-    value = " ".join(filter(None, (tables.aspect(metric, "mean").cell(groups[best]), metric.unit)))
+    value = " ".join(filter(None, (*tables.aspect(metric, "mean").cells({best: groups[best]}), metric.unit)))
     return [("words", f"{extreme} mean {metric.title} of clients{among}: {best}, {value}.{told}")]
 
 
 def _parameters(material: Material) -> Section:
-    sheets = [f(material.results) for f in (tables.differing_parameters, tables.common_parameters)]
-    return Section("parameters", "Hyper-parameters", sheets=sheets[:1], folded=sheets[1:])
+    differing, common = tables.parameter_sheets(material.results)
+    return Section("parameters", "Hyper-parameters", sheets=[differing], folded=[common])
 
 
 def _runs(material: Material, command: str) -> Section:
     mean = tables.aspect(material.metric, "mean")
     rows = [
-        (str(r.path), r.method, str(r.seed), tables.progress_of(r), mean.cell([r]) if r.evaluated else "—")
+        (str(r.path), r.method, str(r.seed), r.progress, *(mean.cells({"": [r]}) if r.evaluated else "—"))
         for r in sorted(material.results, key=lambda r: r.finished)
     ]
     long = len(rows) > FEW_RUNS and all(r.finished for r in material.results)

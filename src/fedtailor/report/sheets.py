@@ -13,22 +13,22 @@ from rich.text import Text
 
 from fedtailor.printable import printable
 
+WORDS = {"\\": "textbackslash", "~": "textasciitilde", "^": "textasciicircum", "<": "textless", ">": "textgreater"}
+SIGNS = {"±": r"\pm", "×": r"\times", "→": r"\to", "ρ": r"\rho", "−": "-"}
 LATEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
+    **{sign: f"\\{word}{{}}" for sign, word in WORDS.items()},
+    **{sign: f"${word}$" for sign, word in SIGNS.items()},
     "|": r"\textbar{}",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "→": r"$\to$",
-    "ρ": r"$\rho$",
-    "−": "$-$",
     "—": "---",
 }
 WIDEST = 22  # characters per line of a name in the terminal
+
+
+class Best(str):
+    """A cell set in bold: the best of its column."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,12 @@ class Sheet:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
     left: int = 1
-    strong: str = ""  # the first cell of the row to set in bold
-
-    def is_strong(self, row: Sequence[str]) -> bool:
-        return bool(self.strong) and row[0] == self.strong
 
 
 def as_markdown(sheet: Sheet, level: int = 3) -> str:
-    rows = [[f"**{t}**" if sheet.is_strong(r) and t else t for t in map(escape_markdown, r)] for r in sheet.rows]
     rule = ["---" if k < sheet.left else "---:" for k in range(len(sheet.header))]
-    lines = [f"| {' | '.join(cells)} |" for cells in ([escape_markdown(t) for t in sheet.header], rule, *rows)]
+    rows = [[f"**{escape_markdown(c)}**" if isinstance(c, Best) else escape_markdown(c) for c in r] for r in sheet.rows]
+    lines = [f"| {' | '.join(cells)} |" for cells in (map(escape_markdown, sheet.header), rule, *rows)]
     notes = [text for note in sheet.notes for text in ("", escape_markdown(note))]
     return "\n".join([f"{'#' * level} {escape_markdown(sheet.title)}", "", *lines, *notes, ""])
 
@@ -58,7 +54,9 @@ def as_latex(sheet: Sheet) -> str:
     """Render as a LaTeX table for the package booktabs."""
     import pandas as pd  # slow to import
 
-    rows = [[rf"\textbf{{{t}}}" if sheet.is_strong(r) else t for t in map(escape_latex, r)] for r in sheet.rows]
+    rows = [
+        [rf"\textbf{{{escape_latex(c)}}}" if isinstance(c, Best) else escape_latex(c) for c in r] for r in sheet.rows
+    ]
     caption = " ".join(escape_latex(text if text.endswith(".") else f"{text}.") for text in (sheet.title, *sheet.notes))
     columns = "l" * sheet.left + "r" * (len(sheet.header) - sheet.left)
     table = pd.DataFrame(rows, columns=[escape_latex(text) for text in sheet.header])
@@ -68,25 +66,24 @@ def as_latex(sheet: Sheet) -> str:
 
 def as_rich(sheet: Sheet) -> Table:
     """Render for the terminal; long names are wrapped to leave room for the numbers."""
-    caption = Text("\n".join(sheet.notes)) if sheet.notes else None
-    title = Text(sheet.title) if sheet.title else None
+    about = (printable(sheet.title), "\n".join(map(printable, sheet.notes)))
+    title, caption = (Text(text) if text else None for text in about)
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
     for k, name in enumerate(sheet.header):
         table.add_column(Text(name), justify="left" if k < sheet.left else "right", no_wrap=k == 0)
     for name, *cells in sheet.rows:
-        lines = fill(printable(name), WIDEST, break_long_words=False, break_on_hyphens=False)
-        table.add_row(Text(lines), *(Text(printable(cell)) for cell in cells))
+        lines = fill(printable(name), WIDEST, break_on_hyphens=False)
+        table.add_row(Text(lines), *(Text(printable(c), "bold" if isinstance(c, Best) else "") for c in cells))
     return table
 
 
 def escape_html(text: object) -> str:
-    return html.escape(one_line(text))
+    return html.escape(one_line(text), quote=False)
 
 
 def escape_markdown(text: object) -> str:
     """Escape Markdown: angle brackets and ampersands become entities, every other special character gets a backslash."""
-    entities = html.escape(one_line(text), quote=False)
-    return re.sub(r"([\\`*_{}\[\]#|~!$])", r"\\\1", entities)
+    return re.sub(r"([\\`*_{}\[\]#|~!$])", r"\\\1", escape_html(text))
 
 
 def escape_latex(text: object) -> str:

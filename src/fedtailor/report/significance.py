@@ -30,23 +30,28 @@ class Verdict:
         return ("p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}") + f" ({self.n} {self.over})"
 
 
+def ranked(groups: Mapping[str, Sequence[Result]], metric: Headline) -> dict[str, list[Result]]:
+    """Return the methods sorted from the best to the worst; those with unfinished runs, and those without a value, come last."""
+    sign = 1 if metric.lower_is_better else -1
+
+    def place(runs: Sequence[Result]) -> tuple[bool, float]:
+        mean = sign * float(np.mean([metric.of(r.last, "mean") for r in runs]))
+        return not all(r.finished for r in runs), mean if np.isfinite(mean) else np.inf
+
+    return {name: list(groups[name]) for name in sorted(groups, key=lambda name: place(groups[name]))}
+
+
 def choose_baseline(groups: Mapping[str, Sequence[Result]], metric: Headline, wanted: str = "") -> str:
-    """Return the wanted method if it is there, else the best finished one (the best of any if none is finished)."""
+    """Return the wanted method if it is there, else the best finished one; empty if no method is finished."""
     if wanted in groups:
         return wanted
-    finished = {name: runs for name, runs in groups.items() if all(r.finished for r in runs)}
-    sign = -1 if metric.lower_is_better else 1
-
-    def standing(name: str) -> float:
-        mean = sign * float(np.mean([metric.of(r.last, "mean") for r in groups[name]]))
-        return mean if np.isfinite(mean) else -np.inf
-
-    return max(finished or groups, key=standing)
+    return next((name for name, runs in ranked(groups, metric).items() if all(r.finished for r in runs)), "")
 
 
 def against(groups: Mapping[str, Sequence[Result]], baseline: str, metric: Headline) -> dict[str, Verdict]:
     """Test every method that can be paired with the baseline; only finished runs count."""
-    raw = {name: paired_test(runs, groups[baseline], metric) for name, runs in groups.items() if name != baseline}
+    base = groups.get(baseline, ())
+    raw = {name: paired_test(runs, base, metric) for name, runs in groups.items() if name != baseline}
     return holm({name: verdict for name, verdict in raw.items() if verdict is not None})
 
 

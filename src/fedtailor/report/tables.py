@@ -5,18 +5,22 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from rich.table import Table
 
 from fedtailor.experiment.headline import Headline, Statistic
 from fedtailor.printable import cell
-from fedtailor.report.groups import by_method, differing, flat
+from fedtailor.report.groups import NO_MATTER, by_method, differing, flat
 from fedtailor.report.material import Material
 from fedtailor.report.results import Result
-from fedtailor.report.sheets import Sheet, as_rich
-from fedtailor.report.significance import TESTS, Verdict, against, choose_baseline
+from fedtailor.report.sheets import Best, Sheet, as_rich
+from fedtailor.report.significance import TESTS, Verdict, against, choose_baseline, ranked
+
+Groups = Mapping[str, Sequence[Result]]
+BRIEF: tuple[Statistic, ...] = ("mean", "best", "worst")  # what fits on a terminal
+WHOLE: tuple[Statistic, ...] = ("mean", "pooled", "best", "worst", "spread")
 
 
 @dataclass(frozen=True)
@@ -26,12 +30,20 @@ class Aspect:
     title: str
     of: Callable[[Result], float]
     written: Callable[[np.ndarray], str]
+    lower_is_better: bool = True  # as costs are
 
     def numbers(self, runs: Iterable[Result]) -> np.ndarray:
         return np.array([self.of(run) for run in runs], dtype=float)
 
-    def cell(self, runs: Iterable[Result]) -> str:
-        return self.written(self.numbers(runs))
+    def cells(self, groups: Groups) -> list[str]:
+        """Return the cell of each method; the best among the finished methods is marked."""
+        finished = [all(r.finished for r in runs) for runs in groups.values()]
+        means = np.array([self.numbers(runs).mean() for runs in groups.values()])
+        known = means[finished & np.isfinite(means)]
+        best = known.min(initial=np.inf) if self.lower_is_better else known.max(initial=-np.inf)
+        marked = finished & (means == best) & (len(set(known)) > 1)
+        written = [self.written(self.numbers(runs)) for runs in groups.values()]
+        return [Best(text) if is_best else text for text, is_best in zip(written, marked, strict=True)]
 
 
 def readable_bytes(count: float) -> str:
@@ -43,7 +55,7 @@ def readable_bytes(count: float) -> str:
 
 
 BYTES = Aspect("bytes per round", lambda r: r.bytes_per_round, lambda v: readable_bytes(float(v.mean())))
-PACE = Aspect("seconds per round", lambda r: r.seconds_per_round, lambda v: f"{v.mean():.3g}")
+PACE = Aspect("seconds per round", lambda r: r.seconds / len(r.records), lambda v: f"{v.mean():.3g}")
 SECONDS = Aspect("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
 
 
@@ -56,31 +68,32 @@ def aspect(metric: Headline, statistic: Statistic, *, validated: bool = False) -
         "worst": "worst decile",
         "spread": "spread of clients",
     }
-    return Aspect(titles[statistic], lambda r: metric.of(r.last, statistic), metric.written)
+    lower = metric.lower_is_better or statistic == "spread"
+    return Aspect(titles[statistic], lambda r: metric.of(r.last, statistic), metric.written, lower)
 
 
-def aspects(results: Sequence[Result], metric: Headline, *, brief: bool) -> list[Aspect]:
-    """Return the columns of a comparison; `brief` keeps those that fit on a terminal."""
-    validated = bool(results) and all(r.validated for r in results)
-    wanted: tuple[Statistic, ...] = (
-        ("mean", "best", "worst") if brief else ("mean", "pooled", "best", "worst", "spread")
-    )
-    return [*(aspect(metric, s, validated=validated) for s in wanted), BYTES, SECONDS if brief else PACE]
+def aspects(results: Sequence[Result], metric: Headline, wanted: Sequence[Statistic], *costs: Aspect) -> list[Aspect]:
+    """Return the columns of a comparison."""
+    validated = bool(results) and all(any(k.startswith("validation_") for k in r.last) for r in results)
+    return [*(aspect(metric, s, validated=validated) for s in wanted), *costs]
 
 
-def brief_sheet(results: Sequence[Result], title: str = "", metric: Headline | None = None) -> Sheet:
-    """One row per method: the metric ± std over seeds, bytes both ways, seconds of the whole run."""
-    columns = aspects(results, metric or results[0].metric, brief=True)
-    rows = [(name, *(column.cell(runs) for column in columns)) for name, runs in by_method(results).items()]
+def brief_sheet(results: Sequence[Result], title: str = "") -> Sheet:
+    """One row per method, best first: the metric ± std over seeds, bytes both ways, seconds of the whole run."""
+    metric = results[0].metric
+    columns = aspects(results, metric, BRIEF, BYTES, SECONDS)
+    groups = ranked(by_method(results), metric)
+    names = [f"{name} ({left})" if (left := _unfinished(runs)) else name for name, runs in groups.items()]
+    rows = list(zip(names, *(column.cells(groups) for column in columns), strict=True))
     return Sheet(title, ("method", *(column.title for column in columns)), rows)
 
 
-def comparison_table(results: Sequence[Result], title: str = "", metric: Headline | None = None) -> Table:
-    return as_rich(brief_sheet(results, title, metric))
+def comparison_table(results: Sequence[Result], title: str = "") -> Table:
+    return as_rich(brief_sheet(results, title))
 
 
-def comparison_csv(results: Sequence[Result], metric: Headline | None = None) -> str:
-    sheet = brief_sheet(results, metric=metric)
+def comparison_csv(results: Sequence[Result]) -> str:
+    sheet = brief_sheet(results)
     return write_csv([sheet.header, *sheet.rows])
 
 
@@ -92,67 +105,65 @@ def comparison_sheets(material: Material) -> list[Sheet]:
 def comparison_sheet(title: str, results: Sequence[Result], material: Material) -> Sheet:
     """Return every column for runs on the same clients, and whether the best method (or the baseline) leads by more than chance."""
     evaluated = [r for r in results if r.evaluated]
-    notes = [*material.scale(results), *_empty(results)]
+    empty = "; ".join(f"{r.method}, seed {r.seed} ({r.progress})" for r in results if not r.evaluated)
+    notes = [
+        *material.scale(results),
+        *([f"Without an evaluated round, so not in the table: {empty}."] if empty else []),
+    ]
     if not evaluated:
         return Sheet(title, ("method",), [], notes)
-    columns = aspects(evaluated, material.metric, brief=False)
+    columns = aspects(evaluated, material.metric, WHOLE, BYTES, PACE)
     groups, base, verdicts = _tested(evaluated, material)
-    role = "baseline" if base == material.baseline else "best"
-    rows = [
-        (name, _runs(runs), *(c.cell(runs) for c in columns), role if name == base else str(verdicts.get(name, "—")))
-        for name, runs in groups.items()
-    ]
+    role = "baseline" if base and base == material.baseline else "best"
+    counts = [f"{len(runs)} ({left})" if (left := _unfinished(runs)) else str(len(runs)) for runs in groups.values()]
+    against = [role if name == base else str(verdicts.get(name, "—")) for name in groups]
+    rows = list(zip(groups, counts, *(c.cells(groups) for c in columns), against, strict=True))
     header = ("method", "runs", *(c.title for c in columns), f"against the {role}")
     notes += [*_meaning(groups, material.metric), *_tests(verdicts, role)]
-    return Sheet(title, header, rows, notes, left=2, strong=base)
+    return Sheet(title, header, rows, notes, left=2)
 
 
 def comparison_numbers(material: Material) -> str:
     """Return the comparisons as CSV for programs: plain numbers (fractions from 0 to 1, bytes, seconds), each with its std over runs."""
     rows: list[dict[str, object]] = []
+    columns = aspects(material.evaluated, material.metric, WHOLE, BYTES, PACE)
     for title, results in material.federations.items():
-        evaluated = [r for r in results if r.evaluated]
-        groups, _, verdicts = _tested(evaluated, material)
+        groups, _, verdicts = _tested([r for r in results if r.evaluated], material)
         for name, runs in groups.items():
             done = sum(run.finished for run in runs)
             row: dict[str, object] = {"federation": title, "method": name, "runs": len(runs), "finished": done}
-            for column in aspects(material.evaluated, material.metric, brief=False):
+            for column in columns:
                 row |= {column.title: column.numbers(runs).mean(), f"{column.title}, std": column.numbers(runs).std()}
-            verdict = verdicts.get(name)
-            p, pairs, over = (verdict.p, verdict.n, verdict.over) if verdict else ("", "", "")
-            note = " ".join(material.scale(results))
-            rows.append(row | {"p": p, "pairs": pairs, "paired over": over, "note": note})
+            test = astuple(verdicts[name]) if name in verdicts else ("", "", "")
+            row |= dict(zip(("p", "pairs", "paired over"), test, strict=True))
+            rows.append(row | {"note": " ".join(material.scale(results))})
     return write_csv([list(rows[0]), *(list(row.values()) for row in rows)] if rows else [])
 
 
 def _tested(results: Sequence[Result], material: Material) -> tuple[dict[str, list[Result]], str, dict[str, Verdict]]:
     """Return the runs of each method, the method that all are tested against, and the verdicts."""
+    groups = ranked(by_method(results), material.metric)
+    base = choose_baseline(groups, material.metric, material.baseline)
+    return groups, base, against(groups, base, material.metric)
+
+
+def parameter_sheets(results: Sequence[Result]) -> list[Sheet]:
+    """Return one row per method (its options, its seeds, every other key that differs), and the keys that are common to all runs."""
     groups = by_method(results)
-    base = choose_baseline(groups, material.metric, material.baseline) if groups else ""
-    return groups, base, against(groups, base, material.metric) if groups else {}
-
-
-def differing_parameters(results: Sequence[Result]) -> Sheet:
-    """List one row per method and setting: the method's own options, its seeds, and every other key that differs."""
-    flats = [flat(result.config) for result in results]
-    keys = {key for key, _ in differing(flats) if not key.startswith("method.")} - {"method", "seed"}
-    columns = [key for key in dict.fromkeys(k for one in flats for k in one) if key in keys]
-    rows = []
-    for name, runs in by_method(results).items():
-        ours = [flat(run.config) for run in runs]
-        own = ", ".join(f"{k.removeprefix('method.')}={v}" for k, v in ours[0].items() if k.startswith("method."))
-        values = (", ".join(dict.fromkeys(str(one.get(key, "—")) for one in ours)) for key in columns)
-        rows.append((name, own or "—", ", ".join(map(str, sorted({run.seed for run in runs}))), *values))
-    return Sheet("Hyper-parameters", ("method", "its options", "seeds", *columns), rows, left=3 + len(columns))
-
-
-def common_parameters(results: Sequence[Result]) -> Sheet:
-    """List every key that has the same value in all runs."""
-    flats = [flat(result.config) for result in results]
+    flats = [{k: v for k, v in flat(runs[0].config).items() if k not in NO_MATTER} for runs in groups.values()]
     apart = {key for key, _ in differing(flats)}
-    shared = {k: v for k, v in flats[0].items() if k not in apart and all(k in one for one in flats)}
-    rows = [(k, str(v)) for k, v in shared.items() if not k.startswith("method.")]
-    return Sheet("Common to all runs", ("key", "value"), rows, left=2)
+    plain = [k for k in dict.fromkeys(k for one in flats for k in one) if k.partition(".")[0] != "method"]
+    columns = [k for k in plain if k in apart]
+    rows = []
+    for (name, runs), one in zip(groups.items(), flats, strict=True):
+        own = ", ".join(f"{k.removeprefix('method.')}={v}" for k, v in one.items() if k.startswith("method."))
+        seeds = ", ".join(map(str, sorted({run.seed for run in runs})))
+        rows.append((name, own or "—", seeds, *(str(one.get(key, "—")) for key in columns)))
+    common = [(k, str(flats[0][k])) for k in plain if k not in apart and all(k in one for one in flats)]
+    return [
+        Sheet("Hyper-parameters", ("method", "its options", "seeds", *columns), rows, left=3 + len(columns)),
+        Sheet("Common to all runs", ("key", "value"), common, left=2),
+    ]
 
 
 def write_csv(rows: Iterable[Sequence[object]]) -> str:
@@ -162,29 +173,17 @@ def write_csv(rows: Iterable[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-def progress_of(result: Result) -> str:
-    """Describe how far a run came: 'finished', or 'failed after round 3 of 20'."""
-    if result.finished:
-        return "finished"
-    return f"{result.state} after round {result.rounds} of {result.config['rounds']}"
+def _unfinished(runs: Sequence[Result]) -> str:
+    return ", ".join(run.progress for run in runs if not run.finished)
 
 
-def _runs(runs: Sequence[Result]) -> str:
-    unfinished = ", ".join(progress_of(run) for run in runs if not run.finished)
-    return f"{len(runs)} ({unfinished})" if unfinished else str(len(runs))
-
-
-def _empty(results: Sequence[Result]) -> list[str]:
-    names = [f"{r.method}, seed {r.seed} ({progress_of(r)})" for r in results if not r.evaluated]
-    return [f"Without an evaluated round, so not in the table: {'; '.join(names)}."] if names else []
-
-
-def _meaning(groups: Mapping[str, Sequence[Result]], metric: Headline) -> list[str]:
+def _meaning(groups: Groups, metric: Headline) -> list[str]:
     percent = " in percent" if metric.unit else ""
     several = "; ± is the standard deviation over runs" if any(len(runs) > 1 for runs in groups.values()) else ""
     better = " Lower is better." if metric.lower_is_better else ""
+    bold = " Bold: the best of the finished methods." if len(groups) > 1 else ""
     return [
-        f"{metric.heading}{percent}, of the last evaluated round but for the best{several}.{better}",
+        f"{metric.heading}{percent}, of the last evaluated round but for the best{several}.{better}{bold}",
         "Worst decile: mean over the tenth of clients that fare worst. Spread: standard deviation over clients. "
         "Bytes: both ways, all clients together.",
     ]

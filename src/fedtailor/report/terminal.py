@@ -34,13 +34,9 @@ class PrintableFormatter(logging.Formatter):
         return printable(super().format(record), lines=True)
 
 
-def curve(values: Sequence[float], width: int = 60, height: int = 8, metric: Headline | None = None) -> str:
+def curve(values: Sequence[float], metric: Headline, width: int = 60, height: int = 8) -> str:
     """Draw a line plot of a metric, with its lowest and highest value at the left."""
     import numpy as np  # imported here: the command's help does not need it
-
-    from fedtailor.experiment.headline import Headline
-
-    metric = metric or Headline()
 
     points = np.asarray(values, dtype=float)
     low, high = float(np.nanmin(points)), float(np.nanmax(points))
@@ -53,9 +49,6 @@ def curve(values: Sequence[float], width: int = 60, height: int = 8, metric: Hea
         before = level[max(column - 1, 0)]
         for row in range(min(before, level[column]), max(before, level[column]) + 1):
             cells[row // 4, column // 2] |= DOTS[row % 4][column % 2]
-    labels = {0: high, height - 1: low}
-    lines = []
-    for row in range(height):
-        label = metric.shown(labels[row]) if row in labels else ""
-        lines.append(f"{label:>8} ┤" + "".join(chr(0x2800 + int(bits)) for bits in cells[row]))
-    return "\n".join(lines)
+    labels = [metric.shown(high), *[""] * (height - 2), metric.shown(low)]
+    drawn = ["".join(chr(0x2800 + int(bits)) for bits in row) for row in cells]
+    return "\n".join(f"{label:>8} ┤{line}" for label, line in zip(labels, drawn, strict=True))

@@ -6,7 +6,7 @@ import importlib
 import math
 import os
 import time
-from functools import cached_property
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.experiment.simulation import Simulation
 from fedtailor.report.groups import flat
 
-SINKS = ("tensorboard", "mlflow")
+Log = Callable[[dict[str, float], int], None]  # a round's numbers and its step
 
 
 class Tracking(Callback):
@@ -26,80 +26,57 @@ class Tracking(Callback):
     def __init__(self, tracker: Literal["tensorboard", "mlflow"]) -> None:
         if tracker not in SINKS:
             raise FedTailorError(f"There is no tracker '{tracker}'. Known: {', '.join(SINKS)}.")
-        self.make = TensorBoard if tracker == "tensorboard" else MLflow
-        self.make.check()  # fail before anything has begun
+        self.open, *modules = SINKS[tracker]
+        self.modules = [_needed(name) for name in modules]  # fail before anything has begun
 
     def on_start(self, simulation: Simulation) -> None:
         if simulation.path is None:
             raise FedTailorError("Tracking writes into a run folder, and this simulation has none: use ft.run.")
-        self.sink = self.make(simulation.path)
+        self.log, self.close = self.open(simulation.path, *self.modules)
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
-        self.sink.log(_numbers(record), record["round"] + record.get("step", 0))
+        named = {k: v for k, v in record.items() if k not in ("round", "step") and isinstance(v, int | float)}
+        self.log({k: float(v) for k, v in named.items() if math.isfinite(v)}, record["round"] + record.get("step", 0))
 
     def on_end(self, simulation: Simulation) -> None:
-        self.sink.close()
+        self.close()
 
 
-class TensorBoard:
-    """Event files in the run folder: `tensorboard --logdir runs` shows them."""
+def tensorboard(folder: Path, summary: Any) -> tuple[Log, Callable[[], None]]:
+    """Write event files into the run folder: `tensorboard --logdir runs` shows them."""
+    writer = summary.Writer(str(folder / "tensorboard"))
 
-    def __init__(self, folder: Path) -> None:
-        self.writer = _needed("tensorboard.summary").Writer(str(folder / "tensorboard"))
-
-    @staticmethod
-    def check() -> None:
-        _needed("tensorboard.summary")
-
-    def log(self, numbers: dict[str, float], step: int) -> None:
+    def log(numbers: dict[str, float], step: int) -> None:
         for name, value in numbers.items():
-            self.writer.add_scalar(name, value, step)
-        self.writer.flush()
+            writer.add_scalar(name, value, step)
+        writer.flush()
 
-    def close(self) -> None:
-        self.writer.close()
+    return log, writer.close
 
 
-class MLflow:
-    """A run of the experiment `fedtailor`, at MLFLOW_TRACKING_URI or, if that is not set, in the run folder."""
+def mlflow(folder: Path, tracking: Any, entities: Any) -> tuple[Log, Callable[[], None]]:
+    """Log a run of the experiment `fedtailor`, at MLFLOW_TRACKING_URI or, if that is not set, in the run folder."""
+    place = os.environ.get("MLFLOW_TRACKING_URI")
+    if not place:
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 needs this to write plain files
+    client = tracking.MlflowClient(place or (folder / "mlflow").resolve().as_uri())
+    known = client.get_experiment_by_name("fedtailor")
+    experiment = known.experiment_id if known else client.create_experiment("fedtailor")
+    run: str = client.create_run(experiment, run_name=folder.name).info.run_id
+    for name, value in flat(read_toml(RunFolder(folder).config)).items():
+        client.log_param(run, name, value)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        if not os.environ.get("MLFLOW_TRACKING_URI"):
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 needs this to write plain files
-        self.tracking, self.entities = _needed("mlflow.tracking"), _needed("mlflow.entities")
-
-    @staticmethod
-    def check() -> None:
-        _needed("mlflow.tracking")
-
-    @cached_property
-    def client(self) -> Any:
-        return self.tracking.MlflowClient(
-            os.environ.get("MLFLOW_TRACKING_URI") or (self.folder / "mlflow").resolve().as_uri()
-        )
-
-    @cached_property
-    def run(self) -> str:
-        known = self.client.get_experiment_by_name("fedtailor")
-        experiment = known.experiment_id if known else self.client.create_experiment("fedtailor")
-        run: str = self.client.create_run(experiment, run_name=self.folder.name).info.run_id
-        for name, value in flat(read_toml(RunFolder(self.folder).config)).items():
-            self.client.log_param(run, name, value)
-        return run
-
-    def log(self, numbers: dict[str, float], step: int) -> None:
+    def log(numbers: dict[str, float], step: int) -> None:
         now = int(1000 * time.time())
-        self.client.log_batch(self.run, [self.entities.Metric(name, v, now, step) for name, v in numbers.items()])
+        client.log_batch(run, [entities.Metric(name, value, now, step) for name, value in numbers.items()])
 
-    def close(self) -> None:
-        if "run" in self.__dict__:
-            self.client.set_terminated(self.run)
+    return log, lambda: client.set_terminated(run)
 
 
-def _numbers(record: Record) -> dict[str, float]:
-    named = {k: v for k, v in record.items() if k not in ("round", "step") and isinstance(v, int | float)}
-    return {k: float(v) for k, v in named.items() if math.isfinite(v)}
+SINKS: dict[str, Any] = {
+    "tensorboard": (tensorboard, "tensorboard.summary"),
+    "mlflow": (mlflow, "mlflow.tracking", "mlflow.entities"),
+}
 
 
 def _needed(module: str) -> Any:

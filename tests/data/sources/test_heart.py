@@ -86,7 +86,7 @@ def test_four_hospitals_by_name_alone():
         ("Switzerland", 30, 16),
         ("VA", 85, 45),
     ]
-    assert (config.net.name, federation.labels) == ("mlp", ("no disease", "disease"))
+    assert (config.completed(federation).net.name, federation.labels) == ("mlp", ("no disease", "disease"))
 
 
 def test_all_patients_as_a_table_with_missing_values(tmp_path):

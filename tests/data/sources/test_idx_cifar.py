@@ -245,7 +245,7 @@ def test_every_source_is_registered_and_described() -> None:
         "mnist",
         "tiny-imagenet",
     }
-    others = {"agnews", "arrays", "har", "hub", "pfllib", "sites", "table", "text-csv"}
+    others = {"agnews", "arrays", "har", "heart", "hub", "pfllib", "sites", "table", "text-csv"}
     assert set(sources.classes) == images | others
     for cls in sources.classes.values():
         assert (cls.__doc__ or "").strip().endswith(".")

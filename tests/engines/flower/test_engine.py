@@ -6,7 +6,7 @@ import copy
 import itertools
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +18,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
 from fedtailor import Config
+from fedtailor.data.description import Description
+from fedtailor.deploy.deploy_folder import DeployFolder
 from fedtailor.deploy.policy import Policy, asked
 from fedtailor.deploy.server_app import ServerApp
 from fedtailor.deploy.settings import DeploySettings
-from fedtailor.deploy.site import SiteFolder, SiteNode
+from fedtailor.deploy.site import SiteNode
+from fedtailor.deploy.site_folder import SiteFolder
 from fedtailor.deploy.site_process import SiteProcess
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower.checks import ReplyChecks
@@ -30,8 +33,9 @@ from fedtailor.engines.flower.messages import BadMessage, read_call, read_outcom
 from fedtailor.engines.work import Work
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.run import start
-from fedtailor.experiment.run_folder import read_lines
+from fedtailor.experiment.run_folder import RunFolder, read_lines
 from fedtailor.learning.scoring import Score
+from fedtailor.report.results import find_runs
 
 WORDS = ("data=digits", "data.fraction=0.2", "clients=4", "rounds=3", "net=mlp", "net.hidden=[8]", "checkpoint_every=1")
 
@@ -79,9 +83,9 @@ class FakeGrid:
     def place(self, client: int, folder: Path) -> SiteFolder:
         policy, values, settings = Policy.for_run(self.config), self.config.values(), self.config.settings
         if client == 99:
-            return SiteFolder(
-                folder, None, "newcomer", "", False, policy, {"data": {"name": "digits", "fraction": 0.1}}
-            )
+            own = {"data": {"name": "digits", "fraction": 0.1}}
+            agreed = Description.load(folder.parent.parent / "run" / "description.json")  # as `deploy admit` copies it
+            return SiteFolder(folder, None, "newcomer", "", False, policy, own, agreed)
         own = {"data": values["data"], "partition": values["partition"], "clients": settings.clients}
         return SiteFolder(folder, client, folder.name, "", True, policy, {**own, "partition_seed": settings.seed})
 
@@ -404,7 +408,7 @@ def test_a_site_that_is_gone_is_named_and_comes_back_under_another_node(tmp_path
 def test_the_server_waits_for_all_sites_and_says_how_many_came(tmp_path):
     config = Config.load(words=[*WORDS, "method=fedavg"])
     grid = FakeGrid({0: tmp_path}, config)
-    with pytest.raises(FedTailorError, match=r"Only 1 of 4 sites were online after 0.1 s"):
+    with pytest.raises(FedTailorError, match=r"Only 1 of 4 sites were ready after 0.1 s"):
         headquarters(grid, tmp_path, wait=0.1, timeout=1.0).run()
 
 
@@ -575,7 +579,95 @@ def test_sites_bring_tables_of_their_own_and_labels_meet_by_name(tmp_path):
     assert not (tmp_path / "run" / "labels.json").exists()  # who has which labels is not the server's to know
 
 
+def test_a_site_predicts_with_its_model_from_its_folder_alone(tmp_path, fedtailor):
+    grid = with_tables(tmp_path, ("I", "II"), ("I", "II"))
+    headquarters(grid, tmp_path, timeout=1.0).run()
+    site = tmp_path / "sites" / "1"
+    (site / "new.csv").write_text("stage,age\nI,50\nII,70\n")
+    fedtailor("predict", site, "--data", site / "new.csv", "-o", site / "told.csv")
+    lines = (site / "told.csv").read_text().splitlines()
+    assert len(lines) == 3
+    assert lines[1].split(",")[1] in ("no", "yes")
+    for i in range(2):
+        (tmp_path / "sites" / str(i) / "site.toml").touch()  # which the stand-in for real sites does without
+    assert find_runs([tmp_path]) == [tmp_path / "run"]
+
+
 class OwnData(FakeGrid):
     def place(self, client: int, folder: Path) -> SiteFolder:
         table = {"name": "table", "path": "data.csv", "label": "outcome"}  # seen from the site's folder
-        return SiteFolder(folder, client, f"hospital-{client}", "", False, Policy.for_run(self.config), {"data": table})
+        number = None if client == 99 else client
+        return SiteFolder(folder, number, f"hospital-{client}", "", False, Policy.for_run(self.config), {"data": table})
+
+
+# -- the same meaning at every site ----------------------------------------------------------------------------------------------------
+
+SITES = ["data=sites", "clients=2", "method=fedrep", "rounds=2", "net.hidden=[4]"]
+
+
+def with_tables(folder: Path, *stages: Sequence[str]) -> FakeGrid:
+    """Sites with patients in these stages of a disease."""
+    rng = np.random.default_rng(0)
+    for i, own in enumerate(stages):
+        place = folder / "sites" / str(i)
+        place.mkdir(parents=True, exist_ok=True)
+        rows = [f"{own[k % len(own)]},{rng.normal(60 + i, 9):.1f},{'no' if k % 2 else 'yes'}" for k in range(40)]
+        (place / "data.csv").write_text("\n".join(["stage,age,outcome", *rows]))
+    return OwnData({i: folder / "sites" / str(i) for i in range(len(stages))}, Config.load(words=SITES))
+
+
+def test_sites_whose_categories_differ_are_refused_and_train_once_they_have_one_description(tmp_path):
+    grid = with_tables(tmp_path, ["I", "II", "III"], ["II", "III", "IV"])
+    with pytest.raises(
+        FedTailorError, match=r"'I' only at site 0 \(hospital-0\); 'IV' only at .* `fedtailor deploy describe"
+    ):
+        headquarters(grid, tmp_path, timeout=5.0).run()
+    assert grid.calls == []  # nothing was trained
+    DeployFolder(tmp_path).describe()
+    headquarters(grid, tmp_path, timeout=5.0).run()
+    given = Description.load(tmp_path / "description.json")
+    assert given.columns[0].values == ("I", "II", "III", "IV")
+    for folder in (tmp_path / "run", *(tmp_path / "sites" / str(i) for i in range(2))):
+        assert Description.load(folder / "description.json") == given
+    assert [r["replied"] for r in read_lines(tmp_path / "run" / "metrics.jsonl")] == [2, 2]
+    assert not (tmp_path / "members" / "refused.json").exists()
+    told = json.loads((tmp_path / "members" / "sites.json").read_text())
+    assert [(site["data"], site["train"]) for site in told] == [(None, 30), (None, 30)]  # that they fit, and how many
+
+
+def test_a_resumed_server_keeps_the_description_that_its_run_began_with(tmp_path):
+    def stop(call, client, reply):
+        if (call["work"], call["round"]) == ("fit", 2):
+            raise Killed
+        return reply
+
+    grid = with_tables(tmp_path, ["I", "II"], ["II", "I"])
+    grid.spoil = stop
+    with pytest.raises(Killed):
+        headquarters(grid, tmp_path, timeout=5.0).run()
+    began = Description.load(tmp_path / "run" / "description.json")
+    assert began.columns[1].mean == pytest.approx(60.5, abs=3)
+    more = tmp_path / "sites" / "0" / "data.csv"
+    more.write_text(more.read_text() + "\nI,200,no" * 9)  # its own mean would be another now
+    grid.spoil = lambda call, client, reply: reply
+    headquarters(grid, tmp_path, timeout=5.0).run()
+    assert RunFolder(tmp_path / "run").state == "finished"
+    assert Description.load(tmp_path / "run" / "description.json") == began
+    assert Description.load(tmp_path / "sites" / "0" / "description.json") == began
+
+
+def test_a_newcomer_is_held_to_the_description_of_the_run(tmp_path, caplog):
+    grid = with_tables(tmp_path, ["I", "II"], ["II", "I"])
+    headquarters(grid, tmp_path, timeout=5.0).run()
+    place = tmp_path / "sites" / "newcomer"
+    place.mkdir()
+    grid.sites = {199: place}
+    table = (tmp_path / "sites" / "0" / "data.csv").read_text()
+    (place / "data.csv").write_text(table.replace("II,", "IV,"))
+    with pytest.raises(FedTailorError, match=r"From a new site: .* column 'stage' has the value 'IV', where 'I', 'II'"):
+        headquarters(grid, tmp_path, timeout=5.0, wait=0.1).welcome()
+    (place / "data.csv").write_text(table)
+    with caplog.at_level(logging.INFO):
+        headquarters(grid, tmp_path, timeout=5.0).welcome()
+    assert "test samples" in caplog.text
+    assert Description.load(place / "description.json") == Description.load(tmp_path / "run" / "description.json")

@@ -14,6 +14,7 @@ import torch
 from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedtailor.data.description import Description
 from fedtailor.data.sites import SiteDescription
 from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower import transport as module
@@ -22,7 +23,7 @@ from fedtailor.engines.flower.transport import Transport
 from fedtailor.engines.work import Work
 
 OWNERS = {100 + client: client for client in range(3)}
-SITE = SiteDescription(0, "north", (5,), "float32", 2, ("no", "yes"), 0, (0.5,), (0.5,), train=30, test=10)
+SITE = SiteDescription(0, "north", 30, 10, Description((5,), 2, labels=("no", "yes")))
 
 
 class Nodes:
@@ -163,7 +164,7 @@ def test_a_node_that_does_not_say_who_it_is_is_waited_for_once_and_not_where_all
     post = Transport(nodes, OWNERS, {}, timeout=0.2, limit=10**6, device="cpu")
     post.meet()
     assert sorted(site.client for site in post.sites.values()) == [0, 1]
-    assert "node 102 does not say which site it is: no answer in 0.2 s" in caplog.text
+    assert "node 102 (client 2) does not say which site it is: no answer in 0.2 s" in caplog.text
     post.timeout = 60.0
     began = time.monotonic()
     for _ in range(3):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from fedtailor.data.compact import as_labels, as_weights
+from fedtailor.data.description import Description
 from fedtailor.data.pool import Pool, Source, sources
 from fedtailor.data.raw_table import is_number, raw_table
 from fedtailor.data.sources.files import TASK, encoded, file_bytes, located, unpacked_bytes
@@ -59,6 +60,25 @@ class Table(Source):
         if self.client:
             return "natural"
         return "iid" if self.task == "regression" else super().fitting_partition
+
+    def as_described(self, description: Description) -> Table:
+        """Read the columns of the description, as the numbers or categories that they are there; never one that is to be left out here."""
+        if not description.columns:
+            return self
+        own = {self.label, self.client, self.split, self.time, self.group, self.weight, *self.ignore}
+        used = [column for column in description.columns if column.name not in own]
+        used = [column for column in used if column.name in self.features] if self.features else used
+        if not used:
+            raise FedTailorError("None of the description's columns may be used here (data.features, data.ignore).")
+        categories = tuple(column.name for column in used if column.kind == "category")
+        task = description.kind if self.task == "auto" and description.kind != "multilabel" else self.task
+        return replace(
+            self,
+            features=tuple(column.name for column in used),
+            categories=categories,
+            numbers=tuple(name for name in self.numbers if name not in categories),
+            task=task,
+        )
 
     def read(self, root: Path) -> Pool:
         place = located(self.path, root, self.name)

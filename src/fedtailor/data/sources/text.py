@@ -74,25 +74,39 @@ class Row(NamedTuple):
 
 def read_rows(file: Path, columns: Sequence[str], client: str = "") -> list[Row]:
     """Read the rows. `columns` name the label's and the texts' columns, `client` that of owners; without names, the label comes first."""
-    rows: list[Row] = []
+    rows = []
+    for line, (label, *texts) in _cells(file, [*columns, *filter(None, [client])], 2):
+        owner = texts.pop().strip() if client else ""
+        if client and not owner:
+            raise FedTailorError(f"{file}, line {line}: the column '{client}' is empty. Name its client.")
+        rows.append(Row(label.strip(), " ".join(texts), owner))
+    return rows
+
+
+def read_texts(file: Path, columns: Sequence[str]) -> list[str]:
+    """Read the text of each row for a model that was trained on `columns`, of which the label's need not be there.
+
+    Without names, the first column is the label and is passed over, unless it is the only one.
+    """
+    cells = [row for _, row in _cells(file, columns[1:], 1)]
+    return [" ".join(row if columns or len(row) == 1 else row[1:]) for row in cells]
+
+
+def _cells(file: Path, columns: Sequence[str], fewest: int) -> list[tuple[int, list[str]]]:
+    """Read line number and cells of each row in the named columns, or without names in all of them, `fewest` at least."""
+    rows: list[tuple[int, list[str]]] = []
     try:
         reader = csv.reader(io.StringIO(unpacked_bytes(file).decode("utf-8-sig"), newline=""), strict=True)
-        where = _positions(next(reader, []), [*columns, *filter(None, [client])], file) if columns else None
+        where = _positions(next(reader, []), columns, file) if columns else None
         width = 0
         for row in reader:
             width = width or len(row)
-            if len(row) != width or width < 2:
+            if len(row) != width or width < fewest:
                 raise FedTailorError(
-                    f"{file}, line {reader.line_num}: {len(row)} columns where {max(width, 2)} or more, the same in every row, "
+                    f"{file}, line {reader.line_num}: {len(row)} columns where {max(width, fewest)} or more, the same in every row, "
                     "were expected. The file is cut off or not a CSV file."
                 )
-            label, *texts = [row[i] for i in where] if where else row
-            owner = texts.pop().strip() if client else ""
-            if client and not owner:
-                raise FedTailorError(
-                    f"{file}, line {reader.line_num}: the column '{client}' is empty. Name its client."
-                )
-            rows.append(Row(label.strip(), " ".join(texts), owner))
+            rows.append((reader.line_num, [row[i] for i in where] if where else row))
     except (csv.Error, UnicodeDecodeError) as error:
         raise FedTailorError(f"{file} cannot be read as CSV text ({error}).") from None
     if not rows:
@@ -151,7 +165,7 @@ class TextCsv(Source):
         return "natural" if self.client else super().fitting_partition
 
     def read(self, root: Path) -> Pool:
-        columns = self._columns()
+        columns = self.named_columns()
         place = located(self.path, root, self.name)
         files = [place / "train.csv", place / "test.csv"] if place.is_dir() else [place]
         parts = [read_rows(file, columns, self.client) for file in files]
@@ -162,7 +176,7 @@ class TextCsv(Source):
         pool = text_pool([row.text for row in rows], y, names, test, self.length, self.vocabulary, owner, owners)
         return replace(pool, keep_split=True, label=self.label)
 
-    def _columns(self) -> tuple[str, ...]:
+    def named_columns(self) -> tuple[str, ...]:
         """Return the label's column and the texts', or nothing if no line names them."""
         if self.columns and (self.label or self.text):
             raise FedTailorError("data.columns is short for data.label and data.text: give the one or the other.")

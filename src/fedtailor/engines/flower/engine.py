@@ -31,14 +31,13 @@ class Flower(Engine):
         transport: Transport,
         checks: ReplyChecks,
         names: Sequence[str],
-        common: Mapping[str, Any],
         *,
         oldest: Callable[[], int],
         hellos: Mapping[int, Payload] | None = None,
         min_replies: int = 1,
         max_share: float = 1.0,
     ) -> None:
-        """`common` goes with every message; `oldest` returns the earliest round that this server may go back to.
+        """`oldest` returns the earliest round that this server may go back to.
 
         `hellos` are what the sites sent in an earlier run of the same federation. No client weighs more than `max_share` of a round.
         """
@@ -46,7 +45,6 @@ class Flower(Engine):
         self.transport = transport
         self.checks = checks
         self.names = names
-        self.common = dict(common)
         self.oldest = oldest
         self.hellos = hellos
         self.min_replies = min_replies
@@ -67,7 +65,7 @@ class Flower(Engine):
 
     def plain(self) -> dict[str, Any]:
         """Return what every message says beside its payload."""
-        return {**self.common, "step": self.step, "oldest": self.oldest()}
+        return {"step": self.step, "oldest": self.oldest()}
 
     def fit(self, round: int, clients: Iterable[int], send: Send, *, evaluate: bool) -> dict[int, Outcome]:
         clients, self.step = list(clients), 0

@@ -26,7 +26,7 @@ LONGEST = 100  # characters of an entry's name
 INFINITE = (float("inf"), float("-inf"))  # a client may log these when it diverges; they are dropped
 LARGEST = 1e30  # no honest number is larger, and sums of such numbers stay finite
 METRIC, VALIDATION = "metric.", "validation."  # before the names of a score's numbers
-DESCRIPTION = 4_000_000  # bytes of a site's description, which holds the names of its labels
+DESCRIPTION = 4_000_000  # bytes of a site's description, which holds names of columns, categories and labels
 
 
 class BadMessage(ValueError):

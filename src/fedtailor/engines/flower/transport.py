@@ -42,6 +42,10 @@ class Silence(BadMessage):
     """Flower's own reply in place of a node that does not reply."""
 
 
+class Refusal(BadMessage):
+    """What a site says in place of an answer that it will not or cannot give."""
+
+
 class Transport:
     """Sends messages to the nodes that hold the clients, and collects their replies.
 
@@ -72,7 +76,7 @@ class Transport:
         self.online: set[int] = set()
         self.sites: dict[int, SiteDescription] = {}  # node -> its description of itself
         self.asked: dict[int, tuple[str, float]] = {}  # node -> id and time of the request to describe itself
-        self.failed: dict[int, float] = {}  # node -> when it last failed to describe itself
+        self.failed: dict[int, tuple[float, str]] = {}  # node -> when it last failed to describe itself, and why
         self.misses: Counter[int] = Counter()  # node -> messages in a row that it left unanswered
 
     @property
@@ -185,7 +189,7 @@ class Transport:
         (answer, *_) = found
         if answer.has_error():
             code, reason = answer.error.code, in_a_line(answer.error.reason)
-            raise (Silence if code in SILENCE else BadMessage)(reason)
+            raise (Silence if code in SILENCE else Refusal)(reason)
         return answer
 
     def _hear(self) -> None:
@@ -197,6 +201,8 @@ class Transport:
                     self._welcome(node, read_site(answer.content))
                 elif time.monotonic() - moment >= self.timeout:  # Flower no longer waits for it either
                     self._doubt(node, f"no answer in {self.timeout:g} s")
+            except Refusal as problem:
+                self._doubt(node, str(problem), "refuses")
             except BadMessage as problem:
                 self._doubt(node, f"it answers with something else ({problem})")
 
@@ -209,11 +215,11 @@ class Transport:
         del self.asked[node], self.misses[node]
         self.failed.pop(node, None)
 
-    def _doubt(self, node: int, trouble: str) -> None:
+    def _doubt(self, node: int, trouble: str, does: str = "does not say which site it is") -> None:
         self.asked.pop(node, None)
-        self.failed[node] = time.monotonic()
+        self.failed[node] = time.monotonic(), trouble
         if not self._silent(node):  # that was logged already
-            log.warning("node %d does not say which site it is: %s", node, trouble)
+            log.warning("node %d (%s) %s: %s", node, self._owner(node), does, trouble)
 
     def _count_misses(self, asked: Iterable[int], silent: set[int]) -> None:
         for node in asked:
@@ -237,13 +243,22 @@ class Transport:
         return sorted(node for node in self.online if node not in self.sites or self._silent(node))
 
     def _lately(self, node: int) -> bool:
-        return node in self.failed and time.monotonic() - self.failed[node] < RETRY
+        return node in self.failed and time.monotonic() - self.failed[node][0] < RETRY
 
     def _forget_all_but(self, online: set[int]) -> None:
         self.online = online
         for known in (self.sites, self.asked, self.failed, self.misses):
             for gone in known.keys() - online:
                 del known[gone]
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """Why nodes that are online have not described themselves, by whose key they have."""
+        return {self._owner(node): trouble for node, (_, trouble) in sorted(self.failed.items())}
+
+    def _owner(self, node: int) -> str:
+        client = self.owners[node]
+        return "a new site" if client is None else f"client {client}"
 
     def _name(self, node: int) -> str:
         site = self.sites.get(node)

@@ -1,0 +1,215 @@
+"""Each client under a method and under a baseline: who gains, who loses, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fedtailor.experiment.headline import Headline
+from fedtailor.report.charts import MOST_NAMES as FEW
+from fedtailor.report.charts import Chart, Curve, Groups, Points, curves, of_one_seed, strips
+from fedtailor.report.groups import by_method
+from fedtailor.report.pictures import panels, save
+from fedtailor.report.results import Result
+from fedtailor.report.sheets import Sheet
+from fedtailor.report.significance import ranked
+
+LOCAL = "local"  # the baseline, if nothing else is asked for: what a client reaches alone
+CALIBRATION = Headline("calibration_error")
+NORMAL = 1.959964  # 97.5 % quantile
+OVER = {
+    "samples": "In brackets: 95 % interval over the client's test samples (Wilson's; of a difference Newcombe's, unpaired, rather wide).",
+    "seeds": "In brackets: 95 % interval over seeds (Student's t), since this metric's values of single test samples are not stored.",
+    "": "No intervals: values of single test samples are not stored for this metric, or not yet, and there are no seeds to average.",
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value per client with its 95 % interval, NaN where there is none."""
+
+    values: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def __sub__(self, other: Estimate) -> Estimate:
+        """Return the difference; its interval is that of two independent estimates (Newcombe)."""
+        gap = self.values - other.values
+        below = np.hypot(self.values - self.low, other.high - other.values)
+        above = np.hypot(self.high - self.values, other.values - other.low)
+        return Estimate(gap, gap - below, gap + above)
+
+    def cell(self, client: int, metric: Headline, sign: Literal["", "+"] = "") -> str:
+        value, low, high = (metric.scale * numbers[client] for numbers in (self.values, self.low, self.high))
+        if not np.isfinite(value):
+            return "—"
+        form, short = (".1f", ".0f" if high - low >= 10 else ".1f") if metric.unit else (".4g", ".3g")
+        return f"{value:{sign}{form}}" + (f" [{low:{short}},{high:{short}}]" if np.isfinite(low + high) else "")
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The clients of a federation under a method, and under a baseline if there is one."""
+
+    metric: Headline
+    method: str
+    runs: Sequence[Result]
+    baseline: str = ""
+    base: Sequence[Result] = ()
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.runs[0].client_names
+
+    @property
+    def over(self) -> str:
+        """What the intervals are over: test samples where a value is a share of right answers, else several seeds."""
+        if self.metric.name == "accuracy" and np.isfinite(self.runs[0].samples("test")).any():
+            return "samples"
+        return "seeds" if min(len(side) for side in (self.runs, self.base or self.runs)) > 1 else ""
+
+    @cached_property
+    def own(self) -> Estimate:
+        return self._estimate(self.runs)
+
+    @cached_property
+    def alone(self) -> Estimate | None:
+        return self._estimate(self.base) if self.base else None
+
+    @cached_property
+    def difference(self) -> Estimate | None:
+        """The gain or loss of each client; seeds that both methods have are paired."""
+        own, base = ({r.seed: r.clients(self.metric) for r in runs} for runs in (self.runs, self.base))
+        if self.over == "seeds" and own.keys() == base.keys():
+            return over_seeds(np.stack([own[seed] - base[seed] for seed in own]))
+        return None if self.alone is None else self.own - self.alone
+
+    def _estimate(self, runs: Sequence[Result]) -> Estimate:
+        values = np.stack([run.clients(self.metric) for run in runs])
+        if self.over == "samples":
+            mean = values.mean(axis=0)
+            return Estimate(mean, *wilson(mean, runs[0].samples("test")))
+        found, ends = over_seeds(values), (0, 1) if self.metric.unit else (-np.inf, np.inf)  # of a share
+        return Estimate(found.values, np.clip(found.low, *ends), np.clip(found.high, *ends))
+
+    @property
+    def order(self) -> np.ndarray:
+        """The clients from the largest gain to the largest loss or, without a baseline, from best to worst."""
+        values = (self.difference or self.own).values
+        return np.argsort(values if self.metric.lower_is_better else -values, kind="stable")
+
+    @property
+    def verdict(self) -> str:
+        """How many clients gain and lose, and how many of them by more than chance."""
+        if self.difference is None:
+            return ""
+        sign = -1 if self.metric.lower_is_better else 1
+        gap, ends = sign * self.difference.values, sign * np.stack([self.difference.low, self.difference.high])
+        words = f"With {self.method}, {(gap > 0).sum()} of {len(gap)} clients gain over {self.baseline} and {(gap < 0).sum()} lose"
+        sure = f"; {(ends > 0).all(0).sum()} gain and {(ends < 0).all(0).sum()} lose by more than chance"
+        return words + (sure if self.over else "") + "."
+
+    def sheet(self) -> Sheet:
+        """One row per client: its samples, the metric alone and federated, the difference, and calibration if it was recorded."""
+        metric, gap = self.metric, self.difference
+        sides = {name: runs for name, runs in ((self.baseline, self.base), (self.method, self.runs)) if runs}
+        shown = [estimate for estimate in (self.alone, self.own) if estimate]
+        names, held = self.names, [self.runs[0].samples(split) for split in ("train", "test")]
+        known = all(len(r.clients(CALIBRATION)) == len(names) for runs in sides.values() for r in runs)
+        calibrated = known and metric != CALIBRATION
+        errors = [np.mean([r.clients(CALIBRATION) for r in runs], axis=0) for runs in sides.values() if calibrated]
+        header = ["client", "train", "test", *sides, *(["difference"] if gap else [])]
+        rows = []
+        for i in self.order:
+            samples = [f"{count[i]:,.0f}" if np.isfinite(count[i]) else "—" for count in held]
+            values = [estimate.cell(i, metric) for estimate in shown] + ([gap.cell(i, metric, "+")] if gap else [])
+            values += [" → ".join(CALIBRATION.written(e[i : i + 1]) for e in errors)] if calibrated else []
+            rows.append((names[i], *samples, *values))
+        percent, better = " in percent" if metric.unit else "", "lower" if metric.lower_is_better else "higher"
+        seeds = sorted({r.seed for r in self.runs})
+        which = f"Mean of seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"Seed {seeds[0]}"
+        about = f"{which}. Train, test: samples. {metric.heading}{percent}, {better} is better."
+        about += f" {CALIBRATION.heading} in percent: {' → '.join(sides)}." if calibrated else ""
+        title = f"Clients: {self.method}" + (f" against {self.baseline}" if gap else "")
+        header += ["calib. error"] if calibrated else []
+        return Sheet(title, header, rows, [*filter(None, [self.verdict]), about, OVER[self.over]])
+
+    def chart(self) -> Chart:
+        """Chart each client's gain or loss, or its value if there is no baseline; a band if there are many clients."""
+        shown, metric, order = self.difference or self.own, self.metric, self.order
+        values, low, high = (metric.scale * n[order] for n in (shown.values, shown.low, shown.high))
+        what = f"{metric.title} of {self.method}" + (f" minus that of {self.baseline}" if self.alone else "")
+        places, bounds = np.arange(len(order)), (low, high) if np.isfinite(low + high).any() else (None, None)
+        if len(order) > FEW:
+            zero = [Curve("", places, 0.0 * places, thin=True)] if self.alone else []
+            return Chart("client by rank", metric.axis(what), [Curve(self.method, places, values, *bounds), *zero])
+        names = list(np.array(self.names, dtype=object)[order])
+        zero = [Curve("", np.zeros(2), np.array([-0.5, len(order) - 0.5]), thin=True)] if self.alone else []
+        return Chart(metric.axis(what), "", [Points("", values, places, names, *bounds), *zero], names)
+
+
+def all_clients(groups: Groups, metric: Headline, baseline: str = "") -> list[Clients]:
+    """Compare the clients under each method, the best first, with those under the baseline (by default `local`)."""
+    usable: dict[str, Sequence[Result]] = {}
+    alone = ""
+    for name, runs in groups.items():
+        if all(np.isfinite(r.clients(metric)).any() for r in runs):
+            label = name if all(r.finished for r in runs) else f"{name} (unfinished)"
+            usable[label] = runs
+            alone = label if name == baseline or (not baseline and runs[0].method == LOCAL) else alone
+    if usable and not _same_clients([r for runs in usable.values() for r in runs]):
+        usable = {name: [run] for name, run in of_one_seed(usable)[0].items()}
+    others = [name for name in ranked(usable, metric) if name != alone] or list(usable)
+    base = (alone, usable[alone]) if alone in usable and others != [alone] else ()
+    counts = {len(r.clients(metric)) for runs in usable.values() for r in runs}
+    return [Clients(metric, name, usable[name], *(base if len(counts) == 1 else ())) for name in others]
+
+
+def client_picture(results: Sequence[Result], path: Path) -> bool:
+    """Draw who gains and who loses under the best method; return False, and draw nothing, without a baseline."""
+    found = all_clients(by_method(results), results[0].metric)
+    if not found or found[0].alone is None:
+        return False
+    save(panels([found[0].chart()], size=(7, 3), title=found[0].verdict), path)
+    return True
+
+
+def metric_picture(results: Sequence[Result], path: Path, metric: Headline | None = None) -> None:
+    """Draw the mean over clients per round (left) and every client's own value (right), by name if there is one run."""
+    metric = metric or results[0].metric
+    groups, config = by_method(results), results[0].config
+    data, partition, net = (config[part]["name"] for part in ("data", "partition", "net"))
+    one = all_clients(groups, metric) if len(results) == 1 else []
+    right = one[0].chart() if one else strips(groups, metric)
+    title = f"{data}, {len(results[0].clients(metric))} clients, {partition} partition, net {net}"
+    save(panels([curves(groups, metric), right], title=title), path)
+
+
+def over_seeds(values: np.ndarray) -> Estimate:
+    """Return the mean over seeds (seeds × clients) with Student's 95 % interval, if there are several."""
+    from scipy import stats  # slow to import
+
+    mean, seeds = values.mean(axis=0), len(values)
+    if seeds == 1:
+        return Estimate(mean, *np.full((2, len(mean)), np.nan))
+    reach = stats.t.ppf(0.975, seeds - 1) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
+    return Estimate(mean, mean - reach, mean + reach)
+
+
+def wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return Wilson's 95 % interval of shares of so many samples; unlike the bootstrap's, it has a width even at 0 and 1."""
+    share, count = np.clip(share, 0, 1), np.where(count > 0, count, np.nan)
+    middle = (share + NORMAL**2 / (2 * count)) / (1 + NORMAL**2 / count)
+    reach = NORMAL / (1 + NORMAL**2 / count) * np.sqrt(share * (1 - share) / count + (NORMAL / (2 * count)) ** 2)
+    return np.minimum(middle - reach, share), np.maximum(middle + reach, share)  # at 0 and 1, rounding crosses them
+
+
+def _same_clients(runs: Sequence[Result]) -> bool:
+    """Whether all runs have the same clients, whatever their seeds, so that they can be averaged."""
+    fixed = all(r.config["partition"]["name"] == "natural" or "partition_seed" in r.config for r in runs)
+    return fixed and len({tuple(r.client_names) for r in runs}) == 1
