@@ -27,7 +27,6 @@ from fedtailor.files import replace_text
 from fedtailor.learning.metrics import metric
 from fedtailor.methods import methods
 
-SEEDS = range(5)
 ROUNDS = 10
 LOCAL = "local"
 COMMON = f"net=mlp net.hidden=[32] rounds={ROUNDS} epochs=1 batch=64 lr=0.1 eval_every={ROUNDS} engine=inline"
@@ -78,10 +77,10 @@ def able(kind: Kind) -> list[str]:
     return sorted(fits, key=lambda name: (name != LOCAL, name))
 
 
-def measure(study: Study, out: Path) -> Numbers:
+def measure(study: Study, out: Path, seeds: int) -> Numbers:
     """Carry out the runs that are missing, and return the numbers of all."""
     found: Numbers = {}
-    for seed in SEEDS:
+    for seed in range(seeds):
         federation = study.config(f"seed={seed}").federation()  # the same for all methods
         for name in able(federation.kind):
             file = out / f"{name}-s{seed}.json"
@@ -111,14 +110,14 @@ def by_client(runs: Sequence[RunNumbers]) -> np.ndarray:
 
 def section(study: Study, found: Numbers) -> Iterable[str]:
     yield f"\n## {study.title}\n"
-    lower = metric(study.metric).lower_is_better
+    lower, seeds = metric(study.metric).lower_is_better, len(found[LOCAL])
     alone = by_client(found[LOCAL])
     counted = np.isfinite(alone)
-    yield f"`fedtailor compare METHODS --seeds 0,1,2,3,4 {study.command}`\n"
+    yield f"`fedtailor compare METHODS --seeds {','.join(map(str, range(seeds)))} {study.command}`\n"
     best = "lowest" if lower else "highest"
     yield (
         f"{counted.sum()} {study.clients}{'' if counted.all() else f' of {len(alone)} where the metric is defined'}; {study.metric}, "
-        f"mean ± standard deviation of {len(SEEDS)} seeds, {best} mean over {study.clients} first.\n"
+        f"mean ± standard deviation of {seeds} seeds, {best} mean over {study.clients} first.\n"
     )
     yield f"| method | mean over {study.clients} | pooled over samples | gain over alone | worse off than alone |"
     yield "|---|---:|---:|---:|---:|"
@@ -165,6 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("out", type=Path, help="folder of the runs")
     parser.add_argument("studies", nargs="*", help=f"some of {', '.join(STUDIES)} (none: all)")
+    parser.add_argument("--seeds", type=int, default=5, help="how many, from 0 on (default: 5)")
     parser.add_argument("--page", type=Path, default=Path("docs/results/natural.md"))
     asked = parser.parse_args()
     unknown = set(asked.studies) - set(STUDIES)
@@ -173,7 +173,7 @@ def main() -> None:
     file = asked.out / FILE
     numbers = json.loads(file.read_text()) if file.exists() else {}
     for name in asked.studies or STUDIES:
-        numbers[name] = measure(STUDIES[name], asked.out / name)
+        numbers[name] = measure(STUDIES[name], asked.out / name, asked.seeds)
         replace_text(file, json.dumps(numbers))
     replace_text(asked.page, page(json.loads(file.read_text())))
     print(f"Wrote {asked.page}.")
