@@ -6,7 +6,7 @@ from bench.torture import updates
 
 
 def test_no_promise_about_updates_is_broken():
-    results = updates.run(share=0.03)
+    results = updates.run(share=0.02)
     assert sum(result.tries for result in results) == len(results)
     assert [result.failures for result in results] == [()] * len(results)
     assert [result.promise.startswith("not promised") for result in results[-3:]] == [False, True, True]

@@ -27,4 +27,4 @@ def test_auto_is_a_small_net_for_images_and_same_is_the_runs_net(text, images, n
     )
     for data, net, expected in ((pictures, "lenet", images), (federation, "mlp", numbers)):
         client = Worker(data, Local(), net, None, Protocol())._client(0, 1, "fit")
-        assert Supervisors(text, seed=0).architecture(client) == expected
+        assert Supervisors(text, seed=0).architecture(client.id, client.task) == expected

@@ -37,7 +37,7 @@ def make_run(tmp_path: Path) -> Make:
     ) -> Path:
         folder = tmp_path / name
         folder.mkdir(parents=True)
-        words = (f"clients={len(clients)}", f"rounds={max(1, len(accuracy))}", *words)
+        words = ("net=cnn", f"clients={len(clients)}", f"rounds={max(1, len(accuracy))}", *words)
         values = Config.load(None, words).values()
         for part, options in (config or {}).items():
             values[part] |= options

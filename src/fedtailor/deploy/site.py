@@ -97,9 +97,13 @@ class SiteNode:
         if work is Work.ONBOARD:
             return self._onboard(worker, payload)
         if work is Work.SAVE_MODEL:
-            self._save_model(worker, id, round, payload)
+            trained = before is not None and before.round >= self._moment(Work.FIT, round, 0)
+            if not (trained and self._saves_what_it_scored):
+                self._save_model(worker, id, round, payload)
             return Outcome()
         outcome = worker.serve(work, id, round, payload)
+        if work is Work.FIT_AND_SCORE and self._saves_what_it_scored:
+            self._save_model(worker, id, round, {**payload, **outcome.up})  # before its state: a kill repeats both
         if work.changes_state:
             oldest = self._moment(Work.SCORE, int(plain["oldest"]), 0)
             save(self.states, Checkpoint(moment, {}, {id: worker.states[id]}), oldest)
@@ -108,6 +112,12 @@ class SiteNode:
     @property
     def states(self) -> Path:
         return self.place.folder / "state" / self.federation / self.config.method.name
+
+    @property
+    def _saves_what_it_scored(self) -> bool:
+        """Whether a personal model is that of the last training, scored before the server's answer (see `Simulation.personal`)."""
+        method = self.config.method
+        return method.scored_after_training(self.config.settings) and not method.closing_steps
 
     def _check(self, work: Work, payload: Payload) -> None:
         if work not in SERVED:  # a private state is nobody else's business

@@ -274,8 +274,7 @@ class Simulation:
 
     @property
     def _after_train(self) -> bool:
-        point = self.method.eval_point if self.protocol.eval_point == "method" else self.protocol.eval_point
-        return point == "after_train"
+        return self.method.scored_after_training(self.protocol)
 
     def _hellos(self) -> dict[int, Payload]:
         if type(self.method).hello is Method.hello:

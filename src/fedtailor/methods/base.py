@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from fedtailor.data.task import KINDS, Kind
-from fedtailor.learning import Client, Payload, Reply, Server, State
+from fedtailor.learning import Client, Payload, Protocol, Reply, Server, State
 from fedtailor.learning.participants import Modules
 from fedtailor.registry import Registry, check
 
@@ -89,6 +89,10 @@ class Method(ABC):
         A method whose `personal` returns another module than the net builds that here; `modules.lend` has the nets.
         """
         return modules.lend("model")[0]
+
+    def scored_after_training(self, protocol: Protocol) -> bool:
+        """Whether participants are scored right after local training; else everyone is after the server's answer."""
+        return (self.eval_point if protocol.eval_point == "method" else protocol.eval_point) == "after_train"
 
     @property
     def closing_steps(self) -> int:

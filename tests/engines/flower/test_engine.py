@@ -301,7 +301,9 @@ def test_too_few_answers_end_the_run_and_it_can_be_carried_on(tmp_path):
     def spoil(call, client, reply):
         return None if call["work"] == "fit" and call["round"] == 2 and client else reply
 
-    with pytest.raises(FedTailorError, match=r"Round 2: 1 of 4 sites .* min_replies is 2.*carries on"):
+    with pytest.raises(
+        FedTailorError, match=r"Round 2: 1 of 4 sites .* min_replies is 2.*resumes from its last checkpoint"
+    ):
         federate(tmp_path / "parts", "method=fedrep", spoil=spoil, min_replies=2, timeout=0.2)
     grid = federate(tmp_path / "parts", "method=fedrep", min_replies=2)
     assert min(round for _, round, _ in grid.calls) == 2
