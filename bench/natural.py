@@ -87,6 +87,7 @@ def able(kind: Kind) -> list[str]:
 def measure(study: Study, out: Path, seeds: int) -> Numbers:
     """Carry out the runs that are missing, and return the numbers of all."""
     found: Numbers = {}
+    out.mkdir(parents=True, exist_ok=True)
     for seed in range(seeds):
         federation = study.config(f"seed={seed}").federation()  # the same for all methods
         for name in able(federation.kind):
