@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import ExitStack, suppress
+from functools import partial
 from threading import Thread
 
 import pytest
@@ -100,7 +101,9 @@ def test_mistakes_are_told_before_anything_is_served(make_run, tmp_path):
 
 def test_ctrl_c_ends_it_cleanly(make_run):
     words = [sys.executable, "-u", "-m", "fedtailor", "watch", str(make_run("a"))]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watch:
+    heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # tests in the background may ignore it
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, **pipes, text=True, preexec_fn=heeding) as watch:
         address = watch.stdout.readline().split()[3]
         assert address.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(address, timeout=30) as reply:
