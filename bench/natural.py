@@ -31,6 +31,7 @@ ROUNDS = 10
 LOCAL = "local"
 COMMON = f"net=mlp net.hidden=[32] rounds={ROUNDS} epochs=1 batch=64 lr=0.1 eval_every={ROUNDS} engine=inline"
 FILE = "natural.json"
+DIVERGED = 1e6  # an error beyond any target
 
 RunNumbers = dict[str, Any]  # the mean over clients, the pooled value, and each client's
 Numbers = dict[str, list[RunNumbers]]  # of each method, one per seed
@@ -74,6 +75,7 @@ STUDIES = {
         "rmse",
         "data=table data.path=natural/chem97.csv data.client=lea data.label=score data.task=regression "
         "data.features=gender,age,gcsescore",
+        "At lr=0.02 they do not. Targets are not scaled.",
     ),
 }
 
@@ -132,16 +134,16 @@ def section(study: Study, found: Numbers) -> Iterable[str]:
     sign = -1 if lower else 1
     gains = {}
     for name in sorted(found, key=lambda name: -sign * _mean(found[name])):
-        gains[name] = sign * (_mean(found[name]) - _mean(found[LOCAL]))
+        gains[name] = sign * (_mean(found[name]) - _mean(found[LOCAL])) + 0.0  # no -0
         worse = int((sign * (by_client(found[name]) - alone)[counted] < -1e-9).sum())
         spreads = (_spread([run[what] for run in found[name]], study) for what in ("mean", "pooled"))
         yield f"| {name} | {' | '.join(spreads)} | {_shown(gains[name], study, '+')} | {worse} |"
     ahead = [name for name, gain in gains.items() if gain > 0]
     first = max(gains, key=lambda name: gains[name])
-    yield (
-        f"\n{len(ahead)} of {len(found) - 1} methods are better than training alone in the mean over {study.clients}; the best is {first}. "
-        + study.note
-    )
+    told = f"{len(ahead)} of {len(found) - 1} methods are better than training alone in the mean over {study.clients}; the best is {first}."
+    lost = [name for name in found if abs(_mean(found[name])) >= DIVERGED]
+    diverged = f"Diverged at this learning rate: {', '.join(lost)}." if lost else ""
+    yield "\n" + " ".join(filter(None, (told, diverged, study.note)))
 
 
 def _mean(runs: Sequence[RunNumbers]) -> float:
@@ -149,10 +151,14 @@ def _mean(runs: Sequence[RunNumbers]) -> float:
 
 
 def _spread(values: Sequence[float], study: Study) -> str:
+    if abs(np.mean(values)) >= DIVERGED:
+        return "diverged"
     return f"{_shown(float(np.mean(values)), study)} ± {_shown(float(np.std(values)), study)}"
 
 
 def _shown(value: float, study: Study, sign: str = "") -> str:
+    if abs(value) >= DIVERGED:
+        return "diverged"
     return f"{100 * value:{sign}.2f}" if study.metric == "accuracy" else f"{value:{sign}.4f}"
 
 
