@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
+import tomli_w
 import torch
 from flwr.app import Message
 from safetensors.torch import load_file
@@ -231,7 +233,9 @@ def test_a_site_that_sends_rubbish_does_not_stop_the_rounds(tmp_path):
 def test_a_site_refuses_what_its_policy_forbids_and_the_server_is_told(tmp_path):
     folder = make(tmp_path / "f", "clients=1", "method=fedavg", "rounds=1", "timeout=10", "wait=15")
     site = folder.site(0) / "site.toml"
-    site.write_text(site.read_text().replace('methods = ["fedavg"]', 'methods = ["fedrep"]'))
+    values = tomllib.loads(site.read_text())
+    values["policy"]["methods"] = ["fedrep"]
+    site.write_text(tomli_w.dumps(values))
     with started(folder) as (server, _):
         wait_until(lambda: server.ended, "the run did not end")
         assert server.process.returncode == 2
