@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import nn
 
 import fedtailor as ft
+from fedtailor.experiment.lock import locked
 from fedtailor.experiment.run import carry_out
 from fedtailor.experiment.run_folder import read_lines
 
@@ -256,3 +259,23 @@ def test_a_run_with_a_metric_of_ones_own_is_loaded_and_resumed_with_it(named, tm
     assert [r[column] for r in run.metrics] == [r[column] for r in whole.metrics]
     assert run.results[0].metric.lower_is_better  # reports rank it so, too
     assert whole.metrics[-1]["best_squared_error"] == min(r["squared_error"] for r in whole.metrics)
+
+
+def test_pictures_wait_for_another_process_that_draws(tmp_path, federation):
+    run = ft.run(federation, "fedavg", net="mlp", rounds=1, out=tmp_path / "a", callbacks=[])
+    (tmp_path / "a" / "accuracy.png").unlink()
+    holding = threading.Event()
+
+    def hold() -> None:
+        with locked(tmp_path / "a"):
+            holding.set()
+            time.sleep(0.3)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    holding.wait()
+    began = time.monotonic()
+    run.draw(fresh=False)
+    assert time.monotonic() - began > 0.2
+    assert (tmp_path / "a" / "accuracy.png").exists()
+    other.join()

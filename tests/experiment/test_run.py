@@ -155,7 +155,7 @@ def test_a_finished_run_whose_files_were_changed_is_told_and_not_touched(tmp_pat
     assert stamps(tmp_path / "run") == before
 
 
-@pytest.mark.parametrize("name", ["labels.json", "description.json"])
+@pytest.mark.parametrize("name", ["labels.json", "description.json", "versions.json"])
 def test_a_changed_description_of_the_data_is_told_in_a_finished_run(tmp_path, name):
     start(config("rounds=2"), tmp_path / "run")
     path = tmp_path / "run" / name

@@ -30,6 +30,7 @@ from fedtailor.experiment.given import (
     weights_digest,
 )
 from fedtailor.experiment.headline import last_mean
+from fedtailor.experiment.lock import locked
 from fedtailor.experiment.onboarding import finished_simulation
 from fedtailor.experiment.options import RunOptions, keywords_of
 from fedtailor.experiment.run import carry_out, polite_stop, simulation_of
@@ -47,6 +48,8 @@ from fedtailor.report.progress import Progress
 from fedtailor.report.results import read_run
 
 log = logging.getLogger("fedtailor")
+
+PATIENCE = 60.0  # seconds to wait for another process that draws
 
 Data = Federation | Config | str
 AnyNet = str | Architecture | nn.Module
@@ -193,12 +196,14 @@ class Run(Results):
         return SavedModels(self.path, self.net)
 
     def draw(self, *, fresh: bool = True) -> None:
-        """Draw all pictures in the run folder, or without `fresh` only those that are missing."""
-        result = read_run(self.path)
-        if result.evaluated and (fresh or not (self.path / "accuracy.png").exists()):
-            self.plot()
-        if result.evaluated and (fresh or not (self.path / "logged.png").exists()):
-            logged_picture(result, self.path / "logged.png")
+        """Draw all pictures in the run folder; without `fresh` only if there are none yet."""
+        if not fresh and (self.path / "accuracy.png").exists():
+            return
+        with locked(self.path, patience=PATIENCE):  # the process that finished the run may be drawing them
+            result = read_run(self.path)
+            if result.evaluated:
+                self.plot()
+                logged_picture(result, self.path / "logged.png")
 
     def close(self) -> None:
         """End the processes that the run started; otherwise they end with this object."""

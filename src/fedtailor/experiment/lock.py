@@ -17,14 +17,16 @@ from fedtailor.files import writing
 log = logging.getLogger("fedtailor")
 
 LOCK = ".lock"
-TRIES = 3  # whoever only looks whether a folder is locked holds its lock for a moment
+MOMENT = 0.06  # seconds: whoever only looks whether a folder is locked holds its lock for a moment
 
 _held: set[int] = set()  # open lock files of this process
 
 
 @contextmanager
-def locked(folder: Path, name: Path | None = None) -> Iterator[None]:
+def locked(folder: Path, name: Path | None = None, *, patience: float = MOMENT) -> Iterator[None]:
     """Lock a folder within this context; raise FedTailorError, with the folder's `name`, if another process holds it.
+
+    Waits for it up to `patience` seconds.
 
     The lock ends with the process, however that ends, so none is ever stale. It follows the folder when that is renamed.
     """
@@ -36,7 +38,7 @@ def locked(folder: Path, name: Path | None = None) -> Iterator[None]:
         handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
     _held.add(handle)
     try:
-        if not _taken(handle, folder) or not _is_at(handle, file):
+        if not _taken(handle, folder, patience) or not _is_at(handle, file):
             holder = os.pread(handle, 200, 0).decode(errors="replace") or "another process"
             raise FedTailorError(
                 f"The run in '{name or folder}' is being carried out by {holder}. Wait for it, or stop it."
@@ -72,13 +74,16 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def _taken(handle: int, folder: Path) -> bool:
+def _taken(handle: int, folder: Path, patience: float) -> bool:
     import fcntl
 
-    for _ in range(TRIES):
+    end = time.monotonic() + patience
+    while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
             time.sleep(0.02)
             continue
         except OSError as error:  # some network file systems
@@ -86,7 +91,6 @@ def _taken(handle: int, folder: Path) -> bool:
                 "'%s' cannot be locked (%s): see to it that no other process resumes it.", folder, error.strerror
             )
         return True
-    return False
 
 
 def _is_at(handle: int, file: Path) -> bool:

@@ -41,7 +41,7 @@ log = logging.getLogger("fedtailor")
 
 TABLE = "clients.csv"
 GROWING = ("metrics.jsonl", "clients.jsonl", "ledger.csv")
-FIXED = ("description.json", "labels.json")  # written once, at the start
+FIXED = ("description.json", "labels.json", "versions.json")  # written once, at the start
 HARMLESS = ("engine", "workers", "ray_address", "checkpoint_every", "save_models")  # keys that change no number
 
 
