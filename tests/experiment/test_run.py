@@ -164,6 +164,17 @@ def test_a_changed_description_of_the_data_is_told_in_a_finished_run(tmp_path, n
         resume(tmp_path / "run")
 
 
+def test_an_old_checkpoint_that_a_kill_left_goes_with_the_resume(tmp_path):
+    start(config("rounds=3", "checkpoint_every=1"), tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+    rounds = sorted(path.name for path in (tmp_path / "whole" / "checkpoints").iterdir())
+    assert len(rounds) == 2
+    left = killed(tmp_path / "killed") / "checkpoints" / "round-000001"  # killed before it was deleted
+    shutil.copytree(tmp_path / "killed" / "checkpoints" / rounds[0], left, dirs_exist_ok=True)
+    resume(tmp_path / "killed")
+    assert sorted(path.name for path in (tmp_path / "killed" / "checkpoints").iterdir()) == rounds
+
+
 def test_a_run_does_not_go_on_with_other_data(tmp_path, caplog):
     rows = ["site,a,sex,y"] + [f"s{i % 2},{i % 7},{'mf'[i % 2]},{i % 3}" for i in range(60)]
     (tmp_path / "t.csv").write_text("\n".join(rows))

@@ -69,11 +69,13 @@ def save(folder: Path, checkpoint: Checkpoint, oldest: int | None = None) -> Non
 
 
 def drop_after(folder: Path, round: int) -> None:
-    """Delete the checkpoints of later rounds, and unfinished ones that a kill left."""
+    """Delete the checkpoints of later rounds, and what a kill left: unfinished ones, and older ones than are kept."""
     with writing(folder):
         _clear(folder)
-        for later, path in _rounds(folder).items():
-            if later > round:
+        rounds = _rounds(folder)
+        needed = [number for number in rounds if number <= round][-KEPT:]
+        for number, path in rounds.items():
+            if number not in needed:
                 _remove(path)
 
 
