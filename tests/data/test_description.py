@@ -150,6 +150,15 @@ def test_columns_are_matched_by_name_not_by_place():
     assert torch.equal(federation.clients[0].train.x, again.clients[0].train.x)
 
 
+def test_a_column_that_is_constant_at_a_new_client_is_read_as_the_federation_reads_it():
+    rows = pd.concat([FRAME.assign(site="p")] * 8, ignore_index=True)
+    known = Federation.from_table(rows, client="site", label="y").description
+    alike = rows.assign(stage="I", age=50.0, site="q")
+    joined = Federation.from_table(alike, client="site", label="y", description=known)
+    stage = known.columns[0].width
+    assert (joined.clients[0].train.x[:, stage] == 1).all()  # I
+
+
 def test_other_columns_labels_and_tasks_are_refused_where_a_description_is_given():
     rows = FRAME.assign(site="p")
     known = Federation.from_table(rows, client="site", label="y").description

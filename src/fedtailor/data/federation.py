@@ -208,6 +208,7 @@ class Federation:
         frame = read_table(Path(table)) if isinstance(table, str | PathLike) else table
         kind = "auto" if task is None else _known(task)
         source = build(Table, {"label": label, "client": client, "task": kind, **options}, "table")
+        source = source if description is None else source.as_described(description)
         natural = Natural(test_share=test_share)
         return cls.from_pool(table_pool(frame, source), natural, clients=0, seed=seed, description=description)
 

@@ -145,7 +145,7 @@ class Config:
     def federation(self, description: Description | None = None) -> Federation:
         """Read the data and deal it to the clients, as a description says if one is given."""
         seed, share = self._data_seed, self.server_share
-        pool, aside = self._pool(), None
+        pool, aside = self._pool(description), None
         if share:
             pool, aside = set_aside(pool, share, numpy_stream(seed, "server_share"))
             if self.data_settings.server_share is None:
@@ -171,7 +171,7 @@ class Config:
 
     def alone(self, name: str, description: Description | None = None) -> Federation:
         """Read all data as that of one client, as a description says if one is given; an official test part is its test part."""
-        pool = self._pool()
+        pool = self._pool(description)
         pool = dataclasses.replace(pool, owner=np.zeros(len(pool), np.int64), owners=(name,))
         natural = Natural(test_share=self.partition.test_share)
         return Federation.from_pool(pool, natural, 0, self._data_seed, description=description)
@@ -190,8 +190,9 @@ class Config:
     def _data_seed(self) -> int:
         return self.settings.seed if self.settings.partition_seed is None else self.settings.partition_seed
 
-    def _pool(self) -> Pool:
-        pool = self.data.read(data_root(self.data_settings.root))
+    def _pool(self, description: Description | None = None) -> Pool:
+        source = self.data if description is None else self.data.as_described(description)
+        pool = source.read(data_root(self.data_settings.root))
         if self.data_settings.fraction < 1:
             rng = numpy_stream(self._data_seed, "fraction")
             count = max(1, round(len(pool) * self.data_settings.fraction))

@@ -97,7 +97,6 @@ class Tailor(GlobalModel):
             logits = as_logits(net(x)).cpu().double()
             alpha = best_logit_weight(logits + prior.cpu().double(), logits, y.cpu())
             bias += alpha * as_outputs(client, prior)
-        client.log(prior_weight=alpha)
         return net
 
 
