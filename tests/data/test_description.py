@@ -172,5 +172,5 @@ def test_other_columns_labels_and_tasks_are_refused_where_a_description_is_given
         read(rows.assign(age=["old", "new", "old", "new"]))
     with pytest.raises(FedTailorError, match="label 'c', which is not known"):
         read(rows.assign(y=["a", "b", "c", "a"]))
-    with pytest.raises(FedTailorError, match="label '0.5', which is not known"):
+    with pytest.raises(FedTailorError, match=r"label '0\.5', which is not known"):
         read(rows.assign(y=[0.5, 1.5, 2.5, 3.5]))

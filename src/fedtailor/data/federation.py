@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedtailor.data.client_arrays import client_of, with_class_numbers
 from fedtailor.data.client_count import default_clients
 from fedtailor.data.client_data import ClientData, RemoteSplit, Split, dtype_word, shape_words
 from fedtailor.data.compact import Array, as_labels, as_samples, classes_of, kind_of, named_labels, vocabulary
 from fedtailor.data.description import Description
 from fedtailor.data.encode import described, encoded_samples, relabelled
-from fedtailor.data.partition import Partition, check_task, hold_out, partitions
+from fedtailor.data.partition import Partition, check_task, partitions
 from fedtailor.data.partitions.natural import Natural
 from fedtailor.data.pool import Pool, data_root
 from fedtailor.data.task import CLASSES, KINDS, Kind, Task
@@ -169,9 +170,9 @@ class Federation:
         if not parts:
             raise FedTailorError("A federation needs at least one client.")
         rng = numpy_stream(seed, "partition")
-        parts, labels = _with_numbers(parts)
+        parts, labels = with_class_numbers(parts)
         kind = _kind(task, parts[0][1] if len(parts[0]) > 1 else np.empty(0, int), f"y of client '{names[0]}'")
-        clients = [_client(name, part, kind, test_share, rng) for name, part in zip(names, parts, strict=True)]
+        clients = [client_of(name, part, kind, test_share, rng) for name, part in zip(names, parts, strict=True)]
         splits = [split for client in clients for split in (client.train, client.test) if len(split)]
         first = clients[0].train.x
         description = Description(
@@ -361,40 +362,6 @@ def _known(task: Any) -> Kind:
 
 def _kind(task: Kind | None, y: Array, where: str) -> Kind:
     return kind_of(y, where) if task is None else _known(task)
-
-
-def _with_numbers(parts: Sequence[Sequence[Array]]) -> tuple[Sequence[Sequence[Array]], tuple[str, ...]]:
-    """Replace labels that are texts by class numbers, the same for all clients; also return the names of the classes."""
-    where = [(i, j) for i, part in enumerate(parts) for j in (1, 3) if j < len(part)]
-    numbers, names = named_labels([parts[i][j] for i, j in where])
-    if not names:
-        return parts, ()
-    found = [list(part) for part in parts]
-    for (i, j), y in zip(where, numbers, strict=True):
-        found[i][j] = y
-    return found, names
-
-
-def _client(name: str, part: Sequence[Array], kind: Kind, test_share: float, rng: np.random.Generator) -> ClientData:
-    where = f"client '{name}'"
-    if len(part) not in (2, 4):
-        raise FedTailorError(f"{where}: expected (x, y) or (x_train, y_train, x_test, y_test), got {len(part)} arrays.")
-    x, y = _pair(part[0], part[1], kind, where)
-    if len(part) == 4:
-        test_x, test_y = _pair(part[2], part[3], kind, f"{where}, test part")
-        return ClientData(name, Split(x, y), Split(test_x, test_y))
-    if not len(y):
-        raise FedTailorError(f"{where} has no sample. Leave it out, or give it some.")
-    deal = hold_out([np.arange(len(y))], test_share, rng)
-    train, test = (torch.from_numpy(rows[0]) for rows in (deal.train, deal.test))
-    return ClientData(name, Split(x[train], y[train]), Split(x[test], y[test]))
-
-
-def _pair(x: Array, y: Array, kind: Kind, where: str) -> tuple[Tensor, Tensor]:
-    samples, labels = as_samples(x, f"x of {where}"), as_labels(y, f"y of {where}", kind)
-    if len(samples) != len(labels):
-        raise FedTailorError(f"{where} has {len(samples)} samples but {len(labels)} labels.")
-    return torch.from_numpy(np.array(samples)), torch.from_numpy(labels)
 
 
 def _mapped(x: np.ndarray) -> Tensor:
