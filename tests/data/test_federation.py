@@ -269,7 +269,7 @@ def test_nan_and_infinity_are_told_in_memory_mapped_files_too(tmp_path, bad):
 
 
 def test_a_memory_mapped_file_is_looked_through_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedtailor.data.federation.PIECE", 3 * 4 * 5)  # five samples at a time
+    monkeypatch.setattr("fedtailor.data.split_check.PIECE", 3 * 4 * 5)  # five samples at a time
     x, y = np.ones((40, 3), np.float32), np.arange(40) % 2
     x[[3, 38]] = np.nan
     np.save(tmp_path / "x.npy", x)

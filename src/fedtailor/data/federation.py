@@ -6,7 +6,7 @@ import html
 import operator
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -25,6 +25,7 @@ from fedtailor.data.encode import described, encoded_samples, relabelled
 from fedtailor.data.partition import Partition, check_task, partitions
 from fedtailor.data.partitions.natural import Natural
 from fedtailor.data.pool import Pool, data_root
+from fedtailor.data.split_check import check_split
 from fedtailor.data.task import CLASSES, KINDS, Kind, Task
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.limits import check_bytes, check_count
@@ -34,8 +35,6 @@ from fedtailor.registry import build
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-PIECE = 1 << 24  # bytes of samples checked at a time
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -67,9 +66,9 @@ class Federation:
         for client in self.clients:
             if not len(client.train):
                 raise FedTailorError(f"Client '{client.name}' has no training sample. Leave it out, or give it some.")
-            _check(client.train, f"the training part of client '{client.name}'", self, dtype)
-            _check(client.test, f"the test part of client '{client.name}'", self, dtype)
-        _check(self.server, "the server's part", self, dtype)
+            check_split(client.train, f"the training part of client '{client.name}'", self.task, dtype)
+            check_split(client.test, f"the test part of client '{client.name}'", self.task, dtype)
+        check_split(self.server, "the server's part", self.task, dtype)
         if dtype == torch.uint8 and not {len(self.mean), len(self.std)} <= {1, self.shape[0]}:
             raise FedTailorError(
                 f"mean and std must be one number, or one a channel (samples are {shape_words(self.shape)})."
@@ -368,31 +367,6 @@ def _mapped(x: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable")  # the tensor is only read
         return torch.from_numpy(x)
-
-
-def _check(split: Split, where: str, federation: Federation, dtype: torch.dtype) -> None:
-    """Refuse samples that do not fit the federation or cannot be learned from."""
-    if tuple(split.x.shape[1:]) != tuple(federation.shape) or split.x.dtype != dtype:
-        raise FedTailorError(
-            f"Samples must be alike everywhere, but {where} has {shape_words(split.x.shape[1:])} {dtype_word(split.x)} "
-            f"where the first client has {shape_words(federation.shape)} {str(dtype).removeprefix('torch.')}."
-        )
-    if len(split) == 0 or isinstance(split, RemoteSplit):
-        return
-    federation.task.check(split.y, where)
-    if split.x.is_floating_point():
-        bad = sum(int((~piece.isfinite()).flatten(1).any(dim=1).sum()) for piece in _pieces(split))
-        if bad:
-            raise FedTailorError(
-                f"{bad} of {len(split)} samples in {where} hold NaN or infinite values. Mend or drop them."
-            )
-
-
-def _pieces(split: Split) -> Iterator[Tensor]:
-    """Yield the samples in pieces of about PIECE bytes, so that a memory-mapped pool larger than memory can be checked."""
-    count = max(1, PIECE // max(1, split.x[0].nbytes if len(split.x) else 1))
-    for start in range(0, len(split), count):
-        yield split.take(torch.arange(start, min(start + count, len(split))))
 
 
 def _count(number: Any, what: str) -> int:
