@@ -347,3 +347,11 @@ def test_the_folder_of_a_site_needs_its_config_and_description(federation, tmp_p
     assert "model of 2" in fedtailor("predict", site, "--data", "new.npz", cwd=tmp_path)
     found = pd.read_csv(tmp_path / "predictions.csv").prediction
     assert found.tolist() == run.personal(2).predict(x).tolist()
+
+
+def test_a_description_that_was_edited_does_not_predict(tmp_path, federation):
+    ft.run(federation, "fedavg", net="mlp", rounds=1, out=tmp_path / "a", callbacks=[])
+    file = tmp_path / "a" / "description.json"
+    file.write_text(file.read_text().replace('"classes": 3', '"classes": 4'))
+    with pytest.raises(ft.FedTailorError, match=r"description\.json' is not what it was when the run was finished"):
+        ft.load(tmp_path / "a").personal(0)

@@ -20,6 +20,7 @@ from fedtailor.deploy.site_data import Unfit, site_data
 from fedtailor.deploy.site_folder import SiteFolder
 from fedtailor.engines.flower.messages import read_site, write_call
 from fedtailor.errors import FedTailorError
+from fedtailor.experiment.saved_models import describe_models
 
 STAGE = Column("stage", "category", ("I", "II", "III", "IV"))
 AGE = Column("age", "number", mean=60.0, std=10.0)
@@ -231,8 +232,8 @@ def test_the_description_is_kept_beside_the_model(tmp_path, run):
     node = SiteNode.open(site(tmp_path), "test", asked(run))
     (tmp_path / "description.json").write_text("of an older run")
     for _ in range(2):
-        node._write_description(GIVEN)
+        describe_models(tmp_path, node.config, GIVEN)
         assert Description.load(tmp_path / "description.json") == GIVEN
     written = (tmp_path / "description.json").stat().st_mtime_ns
-    node._write_description(GIVEN)
+    describe_models(tmp_path, node.config, GIVEN)
     assert (tmp_path / "description.json").stat().st_mtime_ns == written

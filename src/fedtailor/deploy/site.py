@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from flwr.app import RecordDict
 
-from fedtailor.data.description import Description
 from fedtailor.data.federation import Federation
 from fedtailor.data.sites import SiteDescription
 from fedtailor.deploy.policy import NAME, agreed
@@ -28,6 +27,7 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.checkpoint import Checkpoint, load_latest, save
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.run_folder import replace_text
+from fedtailor.experiment.saved_models import describe_models
 from fedtailor.learning import Payload
 
 SERVED = {Work.HELLO, Work.SCORE, Work.SAVE_MODEL, Work.ONBOARD} | {work for work in Work if work.changes_state}
@@ -157,18 +157,7 @@ class SiteNode:
         draft = models / f".draft-{name}"
         save_module(worker.personal(id, round, payload), draft)
         os.replace(draft, models / f"{name}.safetensors")
-        self._write_description(worker.federation.description)
-        replace_text(
-            self.place.folder / "config.toml", self.config.to_toml()
-        )  # what `fedtailor predict` needs beside it
-
-    def _write_description(self, description: Description) -> None:
-        """Keep how the data is described beside the model, which means nothing without it."""
-        file = self.place.folder / "description.json"
-        with contextlib.suppress(FedTailorError):
-            if Description.load(file) == description:  # it may well be the operator's own
-                return
-        description.write(file)
+        describe_models(self.place.folder, self.config, worker.federation.description)
 
     def _onboard(self, worker: Worker, payload: Payload) -> Outcome:
         before = worker.evaluate(0, 0, payload)

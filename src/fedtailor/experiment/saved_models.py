@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import re
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from fedtailor.errors import FedTailorError, nearest
 from fedtailor.experiment.checkpoint import read_tensors
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.given import GivenNet
+from fedtailor.experiment.journal import mark_of
 from fedtailor.experiment.run_folder import TABLE, RunFolder, replace_text
 from fedtailor.learning.participants import Modules
 from fedtailor.nets.net import Net
@@ -41,6 +43,12 @@ class SavedModels:
             raise FedTailorError(
                 f"'{self.folder.path}' has no description.json, which says how new samples are read: an earlier version made it. Run it "
                 "again to predict from raw samples."
+            )
+        known = self.folder.marked.get(self.folder.description.name)
+        if known is not None and mark_of(self.folder.description) != known:
+            raise FedTailorError(
+                f"'{self.folder.description}' is not what it was when the run was finished, so predictions would mean something else: "
+                "it was edited or damaged. Set it back."
             )
         return Description.load(self.folder.description)
 
@@ -143,6 +151,10 @@ class SavedModels:
 
 
 def describe_models(folder: Path, config: Config, description: Description) -> None:
-    """Write what the models in `folder`/models need to be used. A run does so as it begins; for a site this is the function to call."""
-    description.write(folder / "description.json")
+    """Write what `fedtailor predict` needs beside the models of a site."""
     replace_text(folder / "config.toml", config.to_toml())
+    file = folder / "description.json"
+    with suppress(FedTailorError):
+        if Description.load(file) == description:  # it may be the operator's own, laid out as they like it
+            return
+    description.write(file)
