@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedtailor import methods, nets
     from fedtailor.api.run import Run, run
     from fedtailor.api.study import Study, compare, load
+    from fedtailor.api.tune import tune
     from fedtailor.data.federation import Federation
     from fedtailor.data.partition import partitions
     from fedtailor.errors import FedTailorError
@@ -50,6 +51,7 @@ __all__ = [
     "option",
     "partitions",
     "run",
+    "tune",
 ]
 
 _HOMES = {
@@ -71,6 +73,7 @@ _HOMES = {
     "option": "registry",
     "partitions": "data.partition",
     "run": "api.run",
+    "tune": "api.tune",
 }
 
 

@@ -29,6 +29,36 @@ MOST = 1e12  # largest number for an option without a bound of its own
 LONGEST = 4096  # characters of any text, such as a path
 
 
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Where tuning looks for an option's value: among choices, or from `low` to `high` on a linear or logarithmic scale."""
+
+    choices: tuple[Any, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+
+    def __contains__(self, value: Any) -> bool:
+        return value in self.choices if self.choices else value is not None and self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        if self.choices:
+            return ", ".join(map(str, self.choices))
+        return f"{self.low:g} to {self.high:g}" + (" (log scale)" if self.log else "")
+
+
+def among(*choices: Any) -> Search:
+    return Search(choices)
+
+
+def between(low: float, high: float) -> Search:
+    return Search(low=low, high=high)
+
+
+def log_between(low: float, high: float) -> Search:
+    return Search(low=low, high=high, log=True)
+
+
 def option(
     default: Any,
     meaning: str,
@@ -36,10 +66,11 @@ def option(
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
+    search: Search | None = None,
 ) -> Any:
-    """Declare a dataclass field with a meaning and bounds; bounds of a tuple hold for each entry."""
+    """Declare a dataclass field with a meaning and bounds; bounds of a tuple hold for each entry. `search` is where tuning looks."""
     bounds = {"ge": at_least, "gt": above, "le": at_most}
-    metadata = {"meaning": meaning, "bounds": {k: v for k, v in bounds.items() if v is not None}}
+    metadata = {"meaning": meaning, "bounds": {k: v for k, v in bounds.items() if v is not None}, "search": search}
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: default.copy(), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -53,13 +84,17 @@ class Option:
     type: str
     default: Any
     meaning: str
+    search: Search | None = None
 
 
 def options(cls: type) -> list[Option]:
     """Return the options of a registered class, in the order they are declared."""
     hints = get_type_hints(cls)
     return [
-        Option(f.name, _type_name(hints[f.name], f), _default(f), f.metadata.get("meaning", "")) for f in _fields(cls)
+        Option(
+            f.name, _type_name(hints[f.name], f), _default(f), f.metadata.get("meaning", ""), f.metadata.get("search")
+        )
+        for f in _fields(cls)
     ]
 
 

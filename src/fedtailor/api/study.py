@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import copy
-import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from torch import nn
 
+from fedtailor.api.plan import USUAL, plan
 from fedtailor.api.results import Results
-from fedtailor.api.run import AnyNet, Data, Run, given, new_folder, set_method, values_of
+from fedtailor.api.run import AnyNet, Data, Run, given, new_folder, values_of
+from fedtailor.api.tune import tune_all
 from fedtailor.data.federation import Federation
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.experiment.callbacks import Callbacks
-from fedtailor.experiment.config import ASIDE, Config, Settings
+from fedtailor.experiment.config import Config, Settings
 from fedtailor.experiment.options import RunOptions, keywords_of
 from fedtailor.files import replace_text
 from fedtailor.methods import Method
-from fedtailor.registry import differing
 from fedtailor.report.clients import client_picture
 from fedtailor.report.results import Result, find_runs
 from fedtailor.report.tables import comparison_csv
-
-log = logging.getLogger("fedtailor")
-
-USUAL = ("local", "fedavg", "fedper", "fedrep")  # the methods compared by default
+from fedtailor.tuning.tune import TUNING
 
 
 @keywords_of(Settings)
@@ -38,6 +32,7 @@ def compare(
     methods: Sequence[str | Method] = USUAL,
     *,
     seeds: int | Sequence[int] = 1,
+    tune: int = 0,
     net: AnyNet | None = None,
     head: str | None = None,
     out: str | PathLike[str] | None = None,
@@ -46,8 +41,9 @@ def compare(
 ) -> Study:
     """Run several methods with the same seeds on one federation, each into a folder of its own below `out`.
 
-    `seeds` is a number of seeds (3 means 0, 1, 2) or the seeds themselves; the other arguments are those of `ft.run`. Making
-    the same call with the same `out` resumes an interrupted comparison.
+    `seeds` is a number of seeds (3 means 0, 1, 2) or the seeds themselves; the other arguments are those of `ft.run`. With `tune`, each
+    method first gets so many trials to find its settings, as `ft.tune` does with the first seed. Making the same call with the same
+    `out` resumes an interrupted comparison.
 
     >>> study = ft.compare(federation, ["local", "fedavg", ft.FedAH(eta_w=0.5)], seeds=3, out="runs/study")  # doctest: +SKIP
     """
@@ -56,7 +52,14 @@ def compare(
     path = Path(out) if out is not None else new_folder("comparison")
     chosen = range(seeds) if isinstance(seeds, int) else seeds
     values = values_of(federation, net, head, options)
-    return carry_out_all(plan(values, methods, chosen, path), path, *given(federation, net), callbacks=callbacks)
+    tuned = {}
+    if tune:
+        first = {**values, "seed": chosen[0]}
+        tuned = tune_all(
+            first, methods, tune, path / TUNING, *given(federation, net), fixed=options, callbacks=callbacks
+        )
+    plans = plan(values, methods, chosen, path, {name: found.values for name, found in tuned.items()})
+    return carry_out_all(plans, path, *given(federation, net), callbacks=callbacks)
 
 
 class Study(Results):
@@ -100,37 +103,6 @@ class Study(Results):
         return "\n".join([f"Study '{self.path}': {len(runs)} runs, {self.state}", *runs])
 
 
-def plan(
-    values: Mapping[str, Any], methods: Sequence[str | Method], seeds: Sequence[int], path: Path
-) -> dict[Path, Config]:
-    """Return the folder and config of each run; all methods get the same data, even if only one needs proxy samples at the server."""
-    configs: dict[Path, Config] = {}
-    for method in methods:
-        for seed in seeds:
-            own = copy.deepcopy(dict(values)) | {"seed": seed}
-            set_method(own, method)
-            config = Config.from_values(own)
-            configs[path / f"{run_name(config.method.name, method)}-s{seed}"] = config
-    if len({config.server_share for config in configs.values()}) > 1:
-        log.warning(
-            "One of the methods needs proxy samples: %g %% of the data goes to the server in every run.", 100 * ASIDE
-        )
-        configs = {folder: config.with_server_share(ASIDE) for folder, config in configs.items()}
-    return _completed(configs)
-
-
-def _completed(configs: Mapping[Path, Config]) -> dict[Path, Config]:
-    """Give all runs the net and the number of clients that the samples of the first decide, where none are named."""
-    if all(config.complete for config in configs.values()):
-        return dict(configs)
-    first = next(iter(configs.values())).completed()
-    clients = first.settings.clients
-    return {
-        folder: replace(config, net=first.net, settings=replace(config.settings, clients=clients))
-        for folder, config in configs.items()
-    }
-
-
 def carry_out_all(
     plans: Mapping[Path, Config],
     path: Path,
@@ -167,9 +139,3 @@ def load(
     if folders == [Path(path)]:
         return Run.open(path, federation, net)
     return Study(path, [Run.open(folder, federation, net) for folder in folders])
-
-
-def run_name(name: str, method: str | Method) -> str:
-    """Return the folder's name for a method with its own options: fedrep:head_epochs=5 becomes fedrep-head_epochs-5."""
-    options = differing(method).partition("(")[2] if isinstance(method, Method) else method.partition(":")[2]
-    return "-".join(re.findall(r"[\w.+-]+", f"{name} {options}"))

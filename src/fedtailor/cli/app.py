@@ -23,6 +23,7 @@ from fedtailor.cli.pretrain import pretrain
 from fedtailor.cli.report import report, show, watch
 from fedtailor.cli.reproduce import reproduce
 from fedtailor.cli.run import run
+from fedtailor.cli.tune import tune
 from fedtailor.errors import FedTailorError
 from fedtailor.printable import printable
 from fedtailor.report.terminal import PrintableFormatter, Terminal
@@ -57,7 +58,7 @@ def fedtailor(
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, compare, reproduce, pretrain, show, report, watch, predict, export, onboard),
+    *(run, compare, tune, reproduce, pretrain, show, report, watch, predict, export, onboard),
     *(lists.options, lists.methods, lists.datasets, lists.nets, lists.partitions),
 )
 for command in COMMANDS:

@@ -14,6 +14,9 @@ from fedtailor.report.terminal import Terminal
 console = Terminal()
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key=value …]", show_default=False)]
+MethodWords = Annotated[
+    list[str] | None, typer.Argument(metavar="[CONFIG.toml] [METHOD …] [key=value …]", show_default=False)
+]
 Out = Annotated[
     Path | None, typer.Option("--out", "-o", help="folder for the results (default: a new one below runs/)")
 ]
@@ -29,3 +32,9 @@ def config_file(words: list[str]) -> tuple[Path | None, list[str]]:
     if words and words[0].endswith(".toml"):
         return Path(words[0]), words[1:]
     return None, words
+
+
+def split_methods(words: list[str] | None) -> tuple[list[str], list[str]]:
+    """Split arguments into methods (fedrep, fedrep:head_epochs=5) and what `config_file` takes."""
+    is_method = {word: "=" not in word.partition(":")[0] and not word.endswith(".toml") for word in words or []}
+    return [w for w in words or [] if is_method[w]], [w for w in words or [] if not is_method[w]]

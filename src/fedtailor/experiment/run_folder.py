@@ -193,12 +193,9 @@ class RunFolder:
 
     def refuse_other(self, config: Config) -> None:
         """Refuse a folder that holds a run with other settings than these."""
-        own, asked = (_flat(essential(c.values())) for c in (Config.load(self.config), config))
-        other = [key for key in {**own, **asked} if own.get(key) != asked.get(key)]
-        if other:
+        if other := other_settings(Config.load(self.config), config):
             raise FedTailorError(
-                f"'{self.path}' holds a run with other settings ({', '.join(other[:5])}{' …' if len(other) > 5 else ''}). "
-                "Choose another --out, move it away, or set them back."
+                f"'{self.path}' holds a run with other settings ({other}). Choose another --out, move it away, or set them back."
             )
 
     @property
@@ -323,6 +320,13 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return read if isinstance(read, dict) else {}
+
+
+def other_settings(one: Config, other: Config) -> str:
+    """Return the keys, at most five, of what changes numbers and is not the same in two configs; empty if nothing is."""
+    left, right = (_flat(essential(config.values())) for config in (one, other))
+    keys = [key for key in {**left, **right} if left.get(key) != right.get(key)]
+    return ", ".join(keys[:5]) + (" …" if len(keys) > 5 else "")
 
 
 def essential(values: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 
 from fedtailor.errors import FedTailorError
 from fedtailor.learning.metrics import CONFUSION, metric
-from fedtailor.registry import check, differing, option
+from fedtailor.registry import among, check, differing, log_between, option
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,10 @@ class Protocol:
         at_most=10**9,
     )
     batch: int = option(10, "batch size of local training", at_least=1, at_most=10**6)
-    lr: float = option(0.05, "learning rate of local training", above=0.0, at_most=1e6)
-    optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "optimizer of local training, as torch.optim has it")
+    lr: float = option(0.05, "learning rate of local training", above=0.0, at_most=1e6, search=log_between(0.002, 0.5))
+    optimizer: Literal["sgd", "adam", "adamw"] = option(
+        "sgd", "optimizer of local training, as torch.optim has it", search=among("sgd", "adam")
+    )
     momentum: float = option(0.0, "momentum of optimizer=sgd", at_least=0.0, at_most=1.0)
     weight_decay: float = option(0.0, "weight decay of local training", at_least=0.0)
     clip_norm: float = option(
@@ -53,7 +55,9 @@ class Protocol:
     )
     lr_step: int = option(10, "rounds between two decays of lr_schedule=step", at_least=1)
     server_optimizer: Literal["none", "momentum", "adam", "yogi", "adagrad"] = option(
-        "none", "optimizer of the server, for which a mean of clients is a step: FedAvgM, FedAdam, FedYogi, FedAdagrad"
+        "none",
+        "optimizer of the server, for which a mean of clients is a step: FedAvgM, FedAdam, FedYogi, FedAdagrad",
+        search=among("none", "momentum"),
     )
     server_lr: float | None = option(
         None, "learning rate of the server optimizer (none: 1 for momentum, 0.01 for the others)", above=0.0

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedtailor.learning import Client, Descent, Payload, State, mixed
 from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import between, option
 
 
 @methods.register("apfl")
@@ -26,7 +26,9 @@ class APFL(GlobalModel):
     keeps = ("own", "alpha")
     new_client = "starts from the global model and trains its own as in one round, sending nothing back"
 
-    alpha: float = option(0.5, "α: initial weight of the own model", at_least=0.0, at_most=1.0)
+    alpha: float = option(
+        0.5, "α: initial weight of the own model", at_least=0.0, at_most=1.0, search=between(0.1, 0.9)
+    )
     adaptive: bool = option(True, "learn α; false keeps its initial value")
     pfllib_style: bool = option(
         False, "as in PFLlib: the own model trains on its own loss and is replaced by the mixture after each round"

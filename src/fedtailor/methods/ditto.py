@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fedtailor.learning import Client, Payload, State
 from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import log_between, option
 
 
 @methods.register("ditto")
@@ -22,7 +22,9 @@ class Ditto(GlobalModel):
     keeps = ("personal",)
     new_client = "starts from the global model and trains its own as in one round, sending nothing back"
 
-    lam: float = option(1.0, "λ: strength of the pull to the global model; 0 is Local", at_least=0.0)
+    lam: float = option(
+        1.0, "λ: strength of the pull to the global model; 0 is Local", at_least=0.0, search=log_between(0.01, 10)
+    )
     personal_epochs: int = option(1, "epochs on the personal model per round", at_least=0)
 
     def init(self, client: Client) -> State:

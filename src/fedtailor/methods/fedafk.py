@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedtailor.learning import Client, Payload, Reply, Server, State, mixed
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import between, option
 
 
 @methods.register("fedafk")
@@ -35,8 +35,14 @@ class FedAFK(Method):
 
     afa: bool = option(True, "adaptive feature aggregation: mix the own body with the global one by a learned weight μ")
     kt: bool = option(True, "knowledge transfer: pull the own features to the global ones")
-    lam: float = option(0.3, "λ: weight of knowledge transfer; 1 − λ: weight of the labels", at_least=0.0, at_most=1.0)
-    mu0: float = option(0.5, "initial weight μ of the own body", at_least=0.0, at_most=1.0)
+    lam: float = option(
+        0.3,
+        "λ: weight of knowledge transfer; 1 − λ: weight of the labels",
+        at_least=0.0,
+        at_most=1.0,
+        search=between(0.1, 0.7),
+    )
+    mu0: float = option(0.5, "initial weight μ of the own body", at_least=0.0, at_most=1.0, search=between(0, 1))
     mu_lr: float | None = option(None, "learning rate of μ; none: lr, as in the paper", above=0.0)
     mu_at: Literal["mixture", "own"] = option(
         "mixture", "where the gradient of μ is taken: at the mixture, or at the own body"

@@ -10,7 +10,7 @@ from fedtailor.learning.elementwise import learned_weights
 from fedtailor.learning.samples import shuffled_pairs
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import among, log_between, option
 
 
 @methods.register("fedah")
@@ -31,8 +31,8 @@ class FedAH(Method):
     averages = True
     new_client = "mixes its head with the global one, then trains as in one round, sending nothing back"
 
-    head_epochs: int = option(1, "epochs on the head before the body trains", at_least=0)
-    eta_w: float = option(1.0, "step size of the weights W", at_least=0.0)
+    head_epochs: int = option(1, "epochs on the head before the body trains", at_least=0, search=among(1, 5))
+    eta_w: float = option(1.0, "step size of the weights W", at_least=0.0, search=log_between(0.1, 2))
     w_epochs: int = option(1, "epochs on the weights W each time they are learned", at_least=0)
     clamp: bool = option(True, "keep the weights W between 0 and 1")
     fixed_w: float | None = option(

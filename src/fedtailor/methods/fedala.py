@@ -12,7 +12,7 @@ from fedtailor.learning.sample_weights import taken
 from fedtailor.learning.samples import shuffled_pairs
 from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import among, log_between, option
 
 RECENT = 10  # losses whose standard deviation decides whether the first learning of W has converged
 
@@ -32,12 +32,15 @@ class FedALA(GlobalModel):
     new_client = "mixes its top layers with the global ones, then trains as in one round, sending nothing back"
 
     layers: int = option(
-        2, "p: number of top parameter tensors to mix; 2: weight and bias of the last layer", at_least=1
+        2,
+        "p: number of top parameter tensors to mix; 2: weight and bias of the last layer",
+        at_least=1,
+        search=among(1, 2, 3),
     )
     s: float = option(
         0.8, "fraction of the training samples that W is learned from, drawn anew each time", above=0, at_most=1
     )
-    eta_w: float = option(1.0, "step size of the weights W", at_least=0.0)
+    eta_w: float = option(1.0, "step size of the weights W", at_least=0.0, search=log_between(0.1, 2))
     threshold: float = option(
         0.1, "the first time, learn W until the standard deviation of its last 10 losses is below this", at_least=0.0
     )

@@ -13,7 +13,7 @@ from fedtailor.learning.mixing import column_blocks
 from fedtailor.learning.similarity import squared_distances
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import log_between, option
 
 
 @methods.register("fedamp")
@@ -31,8 +31,15 @@ class FedAMP(Method):
     up = ("model",)
     new_client = "has no cloud model before its first upload, so it trains alone as in a first round"
 
-    alpha_k: float = option(1e3, "α: how strongly clients attract each other at the server", above=0.0)
-    lam: float = option(1.0, "λ: the pull of local training to the cloud model has strength λ/α", at_least=0.0)
+    alpha_k: float = option(
+        1e3, "α: how strongly clients attract each other at the server", above=0.0, search=log_between(10, 1e5)
+    )
+    lam: float = option(
+        1.0,
+        "λ: the pull of local training to the cloud model has strength λ/α",
+        at_least=0.0,
+        search=log_between(0.01, 10),
+    )
     sigma: float | None = option(
         None, "σ: squared distance at which attraction fades; none: the median over all pairs, each round", above=0.0
     )

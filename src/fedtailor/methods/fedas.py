@@ -11,7 +11,7 @@ from fedtailor.data.task import CLASSES
 from fedtailor.learning import Client, Payload, Reply, Server, State, class_means
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import among, log_between, option
 
 
 @methods.register("fedas")
@@ -35,8 +35,10 @@ class FedAS(Method):
     eval_point = "after_train"
     new_client = "starts from the shared body and trains as in one round, sending nothing back"
 
-    align_epochs: int = option(1, "epochs on aligning the received body with the own prototypes", at_least=0)
-    align_lr: float = option(0.01, "learning rate of the alignment", above=0.0)
+    align_epochs: int = option(
+        1, "epochs on aligning the received body with the own prototypes", at_least=0, search=among(1, 2, 5)
+    )
+    align_lr: float = option(0.01, "learning rate of the alignment", above=0.0, search=log_between(0.001, 0.1))
     align_batch: int = option(16, "batch size of the alignment", at_least=1)
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 from fedtailor.learning import Client, Payload, Reply, Server
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import among, option
 
 
 @methods.register("fedbabu")
@@ -27,8 +27,10 @@ class FedBABU(Method):
     averages = True
     new_client = "fine-tunes the common model on its own samples, as everyone does after the last round"
 
-    ft_part: Literal["full", "head", "body"] = option("full", "part that is fine-tuned after the last round")
-    ft_epochs: int = option(10, "epochs of fine-tuning after the last round", at_least=0)
+    ft_part: Literal["full", "head", "body"] = option(
+        "full", "part that is fine-tuned after the last round", search=among("full", "head")
+    )
+    ft_epochs: int = option(10, "epochs of fine-tuning after the last round", at_least=0, search=among(5, 10, 25))
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["body"] = server.net().body.vector

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fedtailor.learning import Client, Loss, Payload, Reply, Server, State, class_means
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import among, log_between, option
 
 
 @methods.register("fedgh")
@@ -30,8 +30,8 @@ class FedGH(Method):
     keeps = ("body", "trained_head")
     tasks = ("multiclass",)
 
-    server_lr: float = option(0.01, "learning rate of the server's head", above=0.0)
-    server_epochs: int = option(1, "epochs on the server's head per round", at_least=0)
+    server_lr: float = option(0.01, "learning rate of the server's head", above=0.0, search=log_between(0.001, 0.1))
+    server_epochs: int = option(1, "epochs on the server's head per round", at_least=0, search=among(1, 5))
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["head"] = server.net().head.vector

@@ -19,7 +19,7 @@ from fedtailor.learning import (
 from fedtailor.learning.simplex import argmin_on_simplex
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import log_between, option
 
 NEGLIGIBLE = 1e-3  # smaller weights of heads are set to 0
 
@@ -40,9 +40,13 @@ class FedPAC(Method):
     averages = True
     tasks = ("multiclass",)
 
-    lam: float = option(1.0, "λ: strength of the pull of features to their class's prototype", at_least=0.0)
+    lam: float = option(
+        1.0, "λ: strength of the pull of features to their class's prototype", at_least=0.0, search=log_between(0.1, 10)
+    )
     head_epochs: int = option(1, "epochs on the head before the body trains", at_least=0)
-    head_lr: float = option(0.1, "learning rate of the head; that of the body is lr", above=0.0)
+    head_lr: float = option(
+        0.1, "learning rate of the head; that of the body is lr", above=0.0, search=log_between(0.01, 0.5)
+    )
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["body"] = server.net().body.vector

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedtailor.learning import Client, Payload, State, mixed
 from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import between, log_between, option
 
 WIDTHS = (10, 15, 20, 50)  # of the Gaussian kernels
 
@@ -29,8 +29,20 @@ class FedPHP(GlobalModel):
     new_client = "trains the global model as in one round, without past models, sending nothing back"
     eval_point = "after_train"
 
-    mu: float = option(0.9, "μ: momentum of the inherited model at the end of its schedule", at_least=0.0, at_most=1.0)
-    lam: float = option(0.05, "λ: weight of the transfer in the loss; 0 is FedAvg", at_least=0.0, at_most=1.0)
+    mu: float = option(
+        0.9,
+        "μ: momentum of the inherited model at the end of its schedule",
+        at_least=0.0,
+        at_most=1.0,
+        search=between(0.5, 1),
+    )
+    lam: float = option(
+        0.05,
+        "λ: weight of the transfer in the loss; 0 is FedAvg",
+        at_least=0.0,
+        at_most=1.0,
+        search=log_between(0.01, 0.1),
+    )
     schedule: Literal["participation", "round"] = option(
         "participation", "what the momentum grows with: how often the client took part, or the round (as in PFLlib)"
     )

@@ -21,7 +21,7 @@ from fedtailor.learning.participants import Modules
 from fedtailor.methods.base import Method, methods
 from fedtailor.methods.finetune import FedAvgFT
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import log_between, option
 
 UNKNOWN = 1e3  # logits of classes without a prototype are this far below the lowest of the others
 
@@ -62,7 +62,9 @@ class FedProto(Method):
     keeps = ("model",)
     tasks = ("multiclass",)
 
-    lam: float = option(1.0, "λ: strength of the pull of features to their class's prototype", at_least=0.0)
+    lam: float = option(
+        1.0, "λ: strength of the pull of features to their class's prototype", at_least=0.0, search=log_between(0.1, 10)
+    )
     weighted: bool = option(False, "weight clients by their samples of a class, not equally")
     eval: Literal["head", "proto"] = option("head", "predict with the own head, or with the nearest global prototype")
 

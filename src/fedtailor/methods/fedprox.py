@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fedtailor.learning import Client, Payload, Pull
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
-from fedtailor.registry import option
+from fedtailor.registry import log_between, option
 
 
 @methods.register("fedprox")
@@ -20,7 +20,9 @@ class FedProx(FedAvg):
     year = 2020
     family = "regularized"
 
-    mu: float = option(0.001, "μ: strength of the pull to the global model; 0 is FedAvg", at_least=0.0)
+    mu: float = option(
+        0.001, "μ: strength of the pull to the global model; 0 is FedAvg", at_least=0.0, search=log_between(0.001, 1)
+    )
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = self.received(client, payload)

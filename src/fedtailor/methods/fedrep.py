@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fedtailor.learning import Client, Payload
 from fedtailor.methods.base import methods
 from fedtailor.methods.fedper import FedPer
-from fedtailor.registry import option
+from fedtailor.registry import among, option
 
 
 @methods.register("fedrep")
@@ -19,7 +19,9 @@ class FedRep(FedPer):
     paper = "Collins et al., Exploiting Shared Representations for Personalized Federated Learning"
     year = 2021
 
-    head_epochs: int = option(1, "epochs on the head (on all that is kept) before the body trains", at_least=0)
+    head_epochs: int = option(
+        1, "epochs on the head (on all that is kept) before the body trains", at_least=0, search=among(1, 5, 10)
+    )
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = self.received(client, payload)

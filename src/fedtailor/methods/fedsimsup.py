@@ -15,7 +15,7 @@ from fedtailor.learning.participants import Modules
 from fedtailor.learning.similarity import similarity_weights
 from fedtailor.learning.supervisors import Supervisors
 from fedtailor.methods.base import Method, methods
-from fedtailor.registry import option
+from fedtailor.registry import between, log_between, option
 
 
 @methods.register("fedsimsup")
@@ -50,8 +50,13 @@ class FedSimSup(Method):
     )
     arch: Literal["parallel", "serial"] = option("parallel", "serial: share the body of one net, its head supervises")
     no_supervisor: bool = option(False, "predict with the model alone, for either arch")
-    C: float = option(40.0, "from round C·T^gamma on, of T rounds, learning from others weakens", above=0.0)
-    gamma: float = option(3 / 7, "exponent in C·T^gamma", at_least=0.0)
+    C: float = option(
+        40.0,
+        "from round C·T^gamma on, of T rounds, learning from others weakens",
+        above=0.0,
+        search=log_between(10, 160),
+    )
+    gamma: float = option(3 / 7, "exponent in C·T^gamma", at_least=0.0, search=between(0.1, 0.9))
 
     def hello(self, client: Client) -> Payload:
         return {"labels": client.label_counts.double() / max(1, len(client.samples))}

@@ -7,7 +7,7 @@ from fedtailor.methods.base import methods
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.methods.fedprox import FedProx
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import among, option
 
 
 @methods.register("fedavg-ft")
@@ -21,7 +21,7 @@ class FedAvgFT(FedAvg):
     family = "fine-tuning"
     keeps = ("personal",)
 
-    ft_epochs: int = option(25, "epochs of fine-tuning after the last round", at_least=0)
+    ft_epochs: int = option(25, "epochs of fine-tuning after the last round", at_least=0, search=among(5, 10, 25))
 
     @property
     def closing_steps(self) -> int:

@@ -15,7 +15,7 @@ from fedtailor.learning.distill import Lesson, kl, symmetric_kl
 from fedtailor.methods.base import methods
 from fedtailor.methods.perada import PerAda
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import log_between, option
 
 
 @methods.register("heart", "HEART-PFL", "heart-pfl")
@@ -34,7 +34,7 @@ class Heart(PerAda):
     year = 2026
 
     hda: bool = option(True, "HDA: align the personal model's features with the global model's at the net's stages")
-    mu: float = option(0.1, "μ: weight of the alignment", at_least=0.0)
+    mu: float = option(0.1, "μ: weight of the alignment", at_least=0.0, search=log_between(0.01, 1))
     hda_k: int = option(
         2, "number of first stages aligned by direction (cosine); the others are aligned by distance", at_least=0
     )

@@ -13,7 +13,7 @@ from fedtailor.learning import Client, Loss, Payload, Reply, Server, State
 from fedtailor.learning.distill import Lesson, distil, kl, mean_output, outputs_of
 from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import log_between, option
 
 
 @methods.register("perada", "PerAda")
@@ -35,7 +35,10 @@ class PerAda(GlobalModel):
     bn_buffers = "average"
 
     lam: float = option(
-        1.0, "λ: weight of the pull λ‖v − w‖² of a personal model to the global one (no ½)", at_least=0.0
+        1.0,
+        "λ: weight of the pull λ‖v − w‖² of a personal model to the global one (no ½)",
+        at_least=0.0,
+        search=log_between(0.1, 10),
     )
     akt: bool = option(True, "AKT: distil the local models into their average, on the server's proxy samples")
     akt_rounds: int = option(30, "number of first rounds with a transfer", at_least=0)

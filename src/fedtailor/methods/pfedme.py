@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fedtailor.learning import Client, Payload, Reply, Server, State, mixed
 from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import log_between, option
 
 
 @methods.register("pfedme")
@@ -23,9 +23,14 @@ class PFedMe(GlobalModel):
     family = "regularized"
     keeps = ("personal",)
 
-    lam: float = option(15.0, "λ: strength of the pull between the personal and the global model", at_least=0.0)
+    lam: float = option(
+        15.0,
+        "λ: strength of the pull between the personal and the global model",
+        at_least=0.0,
+        search=log_between(1, 50),
+    )
     inner_steps: int = option(5, "K: steps per batch on the personal model", at_least=1)
-    personal_lr: float = option(0.01, "learning rate of the inner steps", above=0.0)
+    personal_lr: float = option(0.01, "learning rate of the inner steps", above=0.0, search=log_between(0.001, 0.1))
     beta: float = option(
         1.0, "β: step size of the server towards the mean of the clients; 0: it never moves", at_least=0.0
     )

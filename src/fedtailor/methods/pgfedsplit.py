@@ -13,7 +13,7 @@ from fedtailor.learning.gaussian import class_statistics, gaussians_of, with_dra
 from fedtailor.learning.head_mixing import best_head_weight
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import log_between, option
 
 
 @methods.register("pgfedsplit")
@@ -36,7 +36,12 @@ class PGFedSplit(Method):
     tasks = ("multiclass",)
     eval_point = "after_train"
 
-    lam: float = option(5.0, "λ: weight of the distance of features to their class's global prototype", at_least=0)
+    lam: float = option(
+        5.0,
+        "λ: weight of the distance of features to their class's global prototype",
+        at_least=0,
+        search=log_between(0.5, 20),
+    )
     proto_reg: bool = option(True, "pull features to the global prototypes while the body trains")
     proto_reduction: Literal["mean", "sum"] = option("mean", "squared distance: mean or sum over dimensions")
     tau: int = option(5, "τ(0): rounds between two aggregations of heads, at the start", at_least=1)
@@ -45,7 +50,12 @@ class PGFedSplit(Method):
     apa: bool = option(True, "adapt τ to how much of their own heads clients keep (APA)")
     fixed_tau: int | None = option(None, "constant τ, in place of tau and apa", at_least=1)
     head_agg: bool = option(True, "aggregate heads; false: every client keeps its own")
-    beta: float = option(0.1, "β: weight of the KL term, which favours the averaged head over an old own", at_least=0)
+    beta: float = option(
+        0.1,
+        "β: weight of the KL term, which favours the averaged head over an old own",
+        at_least=0,
+        search=log_between(0.01, 1),
+    )
     temperature: float = option(1.0, "temperature of the softmax in the KL term", above=0)
     fixed_alpha: float | None = option(None, "constant weight α of the own head; none: learned", at_least=0, at_most=1)
     gaussian: bool = option(True, "train heads also on features drawn from class-wise Gaussians (GAU)")

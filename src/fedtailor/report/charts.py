@@ -89,6 +89,7 @@ class Chart:
     marks: Sequence[Mark]
     names: Sequence[str] = ()
     title: str = ""
+    log: bool = False  # of the x axis
 
 
 def looks() -> Iterator[tuple[str, str]]:

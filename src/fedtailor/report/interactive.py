@@ -112,6 +112,8 @@ def _points(points: Points, place: int, *, by_name: bool) -> Trace:
 
 def _layout(chart: Chart) -> dict[str, Any]:
     x, y = ({"title": {"text": title}, "automargin": True, "zeroline": False} for title in (chart.x, chart.y))
+    if chart.log:
+        x["type"] = "log"
     rows, height = len(chart.names), 440
     if rows:
         y |= _places(chart.names) | {"range": [rows - 0.5, -0.5], "showgrid": False}

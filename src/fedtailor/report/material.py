@@ -11,6 +11,8 @@ from fedtailor.experiment.headline import Headline
 from fedtailor.papers.reproduction import FILE, Reproduction
 from fedtailor.report.groups import by_federation, by_method
 from fedtailor.report.results import Result, find_runs, read_run
+from fedtailor.report.tuning import Trials, read_tuning
+from fedtailor.tuning.tune import TUNING
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Material:
     unreadable: list[str] = field(default_factory=list)
     baseline: str = ""
     metric: Headline = field(default_factory=Headline)
+    tunings: dict[Path, Trials] = field(default_factory=dict)  # by the folder of the comparison
 
     @property
     def federations(self) -> dict[str, list[Result]]:
@@ -53,9 +56,20 @@ def load_material(
     folders = {folder for r in results for folder in r.path.resolve().parents if (folder / FILE).is_file()}
     reproductions = {folder: Reproduction.read(folder) for folder in sorted(folders)}
     chosen = Headline(metric) if metric else next((r.metric for r in results if r.evaluated), Headline())
-    material = Material(results, reproductions, unreadable, baseline, chosen)
+    parents = sorted({folder for r in results for folder in r.path.resolve().parents[:2]})
+    tunings = {folder: found for folder in parents if (found := _tuning(folder, unreadable))}
+    material = Material(results, reproductions, unreadable, baseline, chosen, tunings)
     _check(material, metric)
     return material
+
+
+def _tuning(folder: Path, unreadable: list[str]) -> Trials:
+    """Read the trials of a comparison; damaged ones are reported."""
+    try:
+        return read_tuning(folder / TUNING)
+    except FedTailorError as error:
+        unreadable.append(str(error))
+        return {}
 
 
 def _check(material: Material, metric: str) -> None:

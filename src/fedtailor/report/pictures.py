@@ -85,6 +85,8 @@ def draw(axes: Axes, chart: Chart) -> None:
         size = min(9.0, 60 / max(map(len, chart.names)) + 5)
         labels = [fill(drawable(name), WIDEST) for name in chart.names]
         (axes.set_yticks if across else axes.set_xticks)(range(len(labels)), labels, fontsize=size)
+    elif chart.log:
+        axes.set_xscale("log")
     elif not across:
         axes.xaxis.set_major_locator(whole_numbers())
 

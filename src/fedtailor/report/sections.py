@@ -16,10 +16,12 @@ from fedtailor.report.clients import Clients, all_clients
 from fedtailor.report.groups import by_method
 from fedtailor.report.interactive import plotly_chart
 from fedtailor.report.material import Material
+from fedtailor.report.ranking import blocks_of, ranking
 from fedtailor.report.reproduction import agreement_chart, column_sheets
 from fedtailor.report.results import Description, Result
 from fedtailor.report.sheets import Sheet
 from fedtailor.report.significance import against, choose_baseline
+from fedtailor.report.tuning import Trials, sensitivity_chart, tuning_sheet
 
 CHANCE = 0.05
 FEW_RUNS, FEW_ROWS = 12, 50  # up to this many runs, or clients or columns, their table is shown unfolded
@@ -46,6 +48,8 @@ def sections(material: Material, command: str) -> list[Section]:
         _head(material),
         *(_reproduction(f"r{k}", found) for k, found in enumerate(material.reproductions.values())),
         *(s for k, title in enumerate(material.federations) for s in _federation(f"f{k}", title, material)),
+        *_ranks(material),
+        *(_tuning(f"t{k}", folder.name, trials) for k, (folder, trials) in enumerate(material.tunings.items())),
         _parameters(material),
         _runs(material, command),
     ]
@@ -90,6 +94,20 @@ def _federation(mark: str, title: str, material: Material) -> list[Section]:
         words = [*([("words", note)] if note else []), *scale]
         found.append(Section(f"{mark}-{name}", heading, words, charts=[plotly_chart(c) for c in shown], level=3))
     return found
+
+
+def _ranks(material: Material) -> list[Section]:
+    """Rank the methods over all federations and seeds, if these are enough."""
+    lower = material.metric.lower_is_better
+    found = ranking(blocks_of(material.federations, material.metric), lower_is_better=lower)
+    return [Section("ranks", "Ranks", sheets=[found.sheet()], charts=[plotly_chart(found.chart())])] if found else []
+
+
+def _tuning(mark: str, study: str, trials: Trials) -> Section:
+    """Show what each method was tuned to, and how much that matters."""
+    chart = sensitivity_chart(trials)
+    drawn = [plotly_chart(chart)] if chart.marks else []
+    return Section(mark, f"Tuning of {study}", sheets=[tuning_sheet(trials)], charts=drawn)
 
 
 def _described(mark: str, described: Description) -> Section:
