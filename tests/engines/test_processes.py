@@ -47,6 +47,13 @@ def test_any_number_of_workers_gives_the_same_bits(workers, assert_same_bits):
     assert len(many.engine.processes) == min(workers, 5)
 
 
+def test_what_clients_log_in_a_closing_step_is_that_of_inline():
+    one, many = (simulate("tailor", engine, rounds=1).run() for engine in ("inline", "processes"))
+    logged = {i: outcome.logged for i, outcome in one.outcomes.items()}
+    assert [list(values) for values in logged.values()] == [["prior_weight"]] * 5
+    assert logged == {i: outcome.logged for i, outcome in many.outcomes.items()}
+
+
 def test_more_than_one_thread_a_worker_starts_new_processes(numbers):
     one, many = simulate(engine="inline", threads=2, rounds=1).run(), simulate(threads=2, rounds=1).run()
     assert not many.engine.forks

@@ -86,6 +86,13 @@ def test_any_number_of_actors_gives_the_same_bits_as_one_process(name, workers, 
     assert_same_bits(one, many)
 
 
+def test_what_clients_log_in_a_closing_step_is_that_of_one_process():
+    one, many = (simulate("tailor", engine, rounds=1).run() for engine in ("inline", "ray"))
+    logged = {i: outcome.logged for i, outcome in one.outcomes.items()}
+    assert [list(values) for values in logged.values()] == [["prior_weight"]] * 5
+    assert logged == {i: outcome.logged for i, outcome in many.outcomes.items()}
+
+
 MINE = """
 from dataclasses import dataclass
 from fedtailor.methods import methods

@@ -39,14 +39,14 @@ def gradient(w, x, y, held):
 
 
 def with_prior(w, x, y):
-    """w with α·log p added to the bias, α by SciPy."""
+    """w with α·log p added to the bias, and α, by SciPy."""
     counts = torch.bincount(y, minlength=3).double() + 0.5
     prior = (counts / counts.sum()).log()
     z = logits(w, x)
     share = minimize_scalar(
         lambda a: F.cross_entropy(z + a * prior, y).item(), bounds=(0, 1), method="bounded", options={"xatol": 1e-10}
     ).x
-    return torch.cat([w[:54], w[54:] + share * prior])
+    return torch.cat([w[:54], w[54:] + share * prior]), share
 
 
 def test_rounds_prior_and_close_by_hand():
@@ -66,7 +66,8 @@ def test_rounds_prior_and_close_by_hand():
     simulation.step()
     assert simulation.finished
     for i, (x, y) in enumerate(data):
-        begin = with_prior(w, x, y)
+        begin, share = with_prior(w, x, y)
+        assert abs(simulation.outcomes[i].logged["prior_weight"] - share) < 1e-6
         fitted, velocity, ends = begin, 0.0, []
         for _ in range(6):
             velocity = 0.9 * velocity + gradient(fitted, x, y, 0.0)

@@ -68,6 +68,14 @@ def test_a_method_that_logs_nothing_has_no_picture(tmp_path, method):
     assert not (tmp_path / "p.png").exists()
 
 
+def test_what_clients_log_in_a_closing_step_follows_the_rounds(tmp_path):
+    simulation, result = run(tmp_path, "method=tailor", "method.close_epochs=1", "rounds=2")
+    expected = {i: {3: outcome.logged["prior_weight"]} for i, outcome in simulation.outcomes.items()}
+    assert len(expected) == 4
+    assert logged_by_clients(result) == {"prior_weight": expected}
+    assert logged_picture(result, tmp_path / "p.png")
+
+
 def fabricated(folder: Path, clients: int, server_names=("tau",)) -> Result:
     """Rounds 1 to 6; in the even ones client k logs share = k + round; odd clients also log 'other'."""
     rounds = range(1, 7)

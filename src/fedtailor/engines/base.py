@@ -74,9 +74,9 @@ class Engine(ABC):
         """Have clients take in the payload, without evaluation."""
         self._call(Work.SYNC, round, clients, send)
 
-    def finish(self, step: int, clients: Iterable[int], send: Send) -> None:
+    def finish(self, step: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
         """Run one closing step after the last round."""
-        self._call(Work.FINISH, step, clients, send)
+        return self._call(Work.FINISH, step, clients, send)
 
     def state(self, client: int) -> State:
         """Return a client's private state, which is its initial one before its first work. Needs `holds_states`."""

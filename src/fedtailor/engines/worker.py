@@ -137,7 +137,7 @@ class Worker:
         with self._lending("finish", step, payload) as lent, seeded(self.protocol.seed, *client.keys):
             self.method.finish(client, lent)
         self._keep(client, payload)
-        return Outcome(logged=dict(client.trouble))
+        return Outcome(logged={**client.logged, **client.trouble})
 
     def onboard(self, id: int, payload: Payload) -> None:
         client = self._client(id, 0, "onboard")

@@ -210,9 +210,8 @@ class RunFolder:
     def append(self, record: Record, simulation: Simulation) -> None:
         """Append one step's metrics, per-client results and ledger entries."""
         self._journals["metrics.jsonl"].append(_json(record))
-        outcomes = simulation.outcomes.items() if record["phase"] == "round" else ()
-        logged = {i: o.logged for i, o in outcomes if o.logged}
-        line = {"round": record["round"], "phase": record["phase"], "logged": logged}
+        logged = {i: o.logged for i, o in simulation.outcomes.items() if o.logged}
+        line = {name: record[name] for name in ("round", "phase", "step") if name in record} | {"logged": logged}
         if record["loss"] is not None:
             line |= _client_results(simulation)
         if "loss" in line or logged:

@@ -211,7 +211,7 @@ class Simulation:
         self.ledger.open_round()
         # As a round of its own, so that a run that goes back to its last round knows what to drop.
         self.ledger.enter(self.round + 1, "down", self.traffic.down)
-        self.engine.finish(self.closed, self.candidates, self._send)
+        self.outcomes = self.engine.finish(self.closed, self.candidates, self._send)
         clock.lap("training")
         self.scores = self._by_client(self.engine.evaluate(self.round, self.everyone, self._send, sync=False))
         clock.lap("evaluation")

@@ -27,7 +27,7 @@ class Tailor(GlobalModel):
     4. After the last round it trains w_i⁰ for some epochs; w̄_i is the mean of the ends of the last of them, and its personal model
        w_i⁰ + s·(w̄_i − w_i⁰).
 
-    Label counts do not leave the client. What travels is the model, as in FedAvg.
+    Label counts do not leave the client. What travels is the model, as in FedAvg, and α as a logged number of the closing step.
     """
 
     paper = "FedTailor's own; not published elsewhere"
@@ -60,14 +60,15 @@ class Tailor(GlobalModel):
 
     def personal(self, client: Client, payload: Payload) -> Net:
         own = client.state.get("personal")
-        return self.with_prior(client, payload) if own is None else client.net(model=own)
+        return self.with_prior(client, payload)[0] if own is None else client.net(model=own)
 
     @property
     def closing_steps(self) -> int:
         return 1 if self.close_epochs else 0
 
     def finish(self, client: Client, payload: Payload) -> None:
-        net = self.with_prior(client, payload)
+        net, alpha = self.with_prior(client, payload)
+        client.log(prior_weight=alpha)
         begin = net.all.vector
         client.train(
             net.all,
@@ -83,12 +84,12 @@ class Tailor(GlobalModel):
         if self.close_epochs:
             self.finish(client, payload)
 
-    def with_prior(self, client: Client, payload: Payload) -> Net:
-        """The global model, with as much of the client's label prior in its head's bias as its training samples ask for."""
+    def with_prior(self, client: Client, payload: Payload) -> tuple[Net, float]:
+        """The global model with as much of the client's label prior in its head's bias as its training samples ask for, and α."""
         net = client.net(model=payload["model"])
         bias = net.head_bias
         if not self.prior or bias is None:
-            return net
+            return net, 0.0
         counts = client.label_counts.to(client.samples.dtype) + 0.5
         prior = (counts / counts.sum()).log()
         x, y = next(client.samples.chunks())
@@ -97,7 +98,7 @@ class Tailor(GlobalModel):
             logits = as_logits(net(x)).cpu().double()
             alpha = best_logit_weight(logits + prior.cpu().double(), logits, y.cpu())
             bias += alpha * as_outputs(client, prior)
-        return net
+        return net, alpha
 
 
 def as_logits(outputs: Tensor) -> Tensor:

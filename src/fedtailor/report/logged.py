@@ -21,7 +21,7 @@ OF_EVERY_RUN = {
 }
 PREFIXES = ("seconds_", "best_", "validation_")  # of names that every run logs
 
-Series = dict[int, float]  # round -> value; a round without one is not there
+Series = dict[int, float]  # round (then closing step) -> value; one without a value is not there
 
 
 def logged_picture(result: Result, path: Path) -> bool:
@@ -74,13 +74,14 @@ def logged_by_server(result: Result) -> dict[str, Series]:
 
 
 def logged_by_clients(result: Result) -> dict[str, dict[int, Series]]:
-    """Return each name that clients logged, with the series of each client."""
+    """Return each name that clients logged in rounds or, after these, in closing steps, with the series of each client."""
     series: dict[str, dict[int, Series]] = {}
     for line in result.lines:
-        for client, values in line["logged"].items() if line["phase"] == "round" else ():
+        moment = line["round"] + line.get("step", 0)
+        for client, values in line["logged"].items():
             for name, value in values.items():
                 if value is not None:
-                    series.setdefault(name, {}).setdefault(int(client), {})[line["round"]] = value
+                    series.setdefault(name, {}).setdefault(int(client), {})[moment] = value
     return series
 
 

@@ -63,6 +63,7 @@ class _Record(_Checked):
 class _Line(_Checked):
     round: Round
     phase: str
+    step: Round = 0
     logged: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], dict[str, float | None]]
     accuracy: list[float | None] | None = None
 

@@ -169,6 +169,16 @@ def test_early_stopping_metrics_and_closing_steps_are_those_of_inline_to_the_bit
     assert records[-1]["log_loss"] == pytest.approx(records[-1]["loss"], rel=1e-5)
 
 
+def test_what_sites_log_in_closing_steps_is_that_of_inline(tmp_path):
+    words = ["method=tailor", "method.close_epochs=2", "rounds=2"]
+    start(Config.load(words=[*WORDS, *words]), tmp_path / "inline")
+    federate(tmp_path / "federation", *words)
+    assert same(tmp_path / "inline", tmp_path / "federation" / "run")
+    *_, last = read_lines(tmp_path / "federation" / "run" / "clients.jsonl")
+    assert (last["phase"], last["step"]) == ("finish", 1)
+    assert [list(last["logged"][str(i)]) for i in range(4)] == [["prior_weight"]] * 4
+
+
 def test_outputs_stay_at_the_sites_so_what_needs_them_is_not_pooled(tmp_path):
     words = ["method=fedavg", "rounds=1", "metrics=auroc"]
     start(Config.load(words=[*WORDS, *words]), tmp_path / "inline")

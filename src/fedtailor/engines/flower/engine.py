@@ -78,9 +78,9 @@ class Flower(Engine):
         weights = capped({i: outcome.samples for i, outcome in outcomes.items()}, self.max_share)
         return {i: replace(outcome, samples=weights[i]) for i, outcome in outcomes.items()}
 
-    def finish(self, step: int, clients: Iterable[int], send: Send) -> None:
+    def finish(self, step: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
         self.step = step
-        super().finish(step, clients, send)
+        return super().finish(step, clients, send)
 
     def hello(self, clients: Iterable[int]) -> dict[int, Payload]:
         """Collect every site's hello, which a method needs to start; sites that sent theirs in an earlier run are not asked again."""
