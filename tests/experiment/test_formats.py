@@ -54,6 +54,11 @@ def test_a_run_of_version_0_1_is_resumed_to_what_it_would_have_become(old, tmp_p
         assert records[-1][name] == pytest.approx(fresh[-1][name], rel=1e-3)
 
 
+def test_an_option_that_an_old_config_does_not_have_is_at_its_default(old):
+    assert "eval_closing" not in read_toml(old / "config.toml")
+    assert Config.load(old / "config.toml").settings.eval_closing == "last"
+
+
 def test_configs_and_checkpoints_carry_the_format(tmp_path):
     words = ["net=mlp", "net.hidden=[4]", "data.fraction=0.1", "clients=2", "rounds=1", "engine=inline"]
     start(Config.load(None, words), tmp_path / "run")

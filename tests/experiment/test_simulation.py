@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from fedtailor import Federation, FedTailorError, Simulation
+from fedtailor.methods import methods
 from fedtailor.methods.fedavg import FedAvg
+from fedtailor.methods.finetune import FedAvgFT
 from fedtailor.nets.mlp import MLP
 
 NET = MLP(hidden=(6,))
@@ -114,6 +116,41 @@ def test_evaluation_may_be_sparse_but_the_last_round_always_has_one(federation):
     simulation = Simulation(federation, "fedavg", NET, rounds=5, eval_every=3).run()
     assert [r["accuracy"] is not None for r in simulation.metrics] == [False, False, True, False, True]
     assert simulation.metrics[3]["best_round"] == 3
+
+
+CLOSING = ("fedavg-ft", "fedprox-ft", "fedavg-per", "fedprox-per", "fedproto-per", "fedbabu", "tailor")
+
+
+def test_these_are_the_methods_with_closing_steps():
+    assert set(CLOSING) == {name for name in methods.classes if methods.build(name, {}).closing_steps}
+
+
+@pytest.mark.parametrize("name", CLOSING)
+def test_evaluating_the_last_closing_step_only_gives_the_numbers_of_evaluating_each(federation, name):
+    settings = {"rounds": 2, "batch": 4, "lr": 0.1, "join": 0.5}
+    last, each = (Simulation(federation, name, NET, eval_closing=e, **settings).run() for e in ("last", "each"))
+    ours, theirs = ([r for r in numbers(s) if r["phase"] == "finish"] for s in (last, each))
+    assert [r["accuracy"] is not None for r in ours] == [False] * (len(ours) - 1) + [True]
+    assert all(r["accuracy"] is not None for r in theirs)
+    assert last.scores == each.scores
+    best = ("best_accuracy", "best_accuracy_mean")  # of the steps that were evaluated
+    assert [ours[-1][k] for k in best] == [ours[-1]["accuracy"], ours[-1]["accuracy_mean"]]
+    assert {k: v for k, v in ours[-1].items() if k not in best} == {
+        k: v for k, v in theirs[-1].items() if k not in best
+    }
+    for i in range(4):
+        for key, tensor in each.state(i).items():
+            assert torch.equal(last.state(i)[key], tensor)
+
+
+def test_a_closing_step_without_evaluation_has_a_record_like_such_a_round(federation):
+    run = Simulation(federation, FedAvgFT(ft_epochs=2), NET, rounds=2, eval_every=2).run()
+    not_due, _, closing, last = run.metrics
+    empty = {name for name, value in not_due.items() if value is None}
+    assert "accuracy" in empty
+    assert empty == {name for name, value in closing.items() if value is None}
+    assert not any(value is None for value in last.values())
+    assert closing["seconds_evaluation"] < last["seconds_evaluation"]
 
 
 def test_best_so_far_is_the_best_pooled_accuracy(federation):

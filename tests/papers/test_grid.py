@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fedtailor import FedTailorError
+from fedtailor import Config, FedTailorError
 from fedtailor.experiment.run import Stop
-from fedtailor.papers.estimate import estimate
+from fedtailor.papers.estimate import estimate, probe
 from fedtailor.papers.grid import Grid, Job, carry_on, carry_out
 
 
@@ -62,6 +62,23 @@ def test_a_run_that_cannot_be_done_leaves_a_gap_and_the_others_go_on(jobs, tmp_p
     done = carry_out([impossible, jobs[0]], 2, lambda progress: None, Stop(), {})
     assert jobs[0].finished
     assert "fedtailor data get cifar10" in done.gaps[impossible.name]
+
+
+class Timed:
+    """A simulation whose every evaluation takes a second, and nothing else any time."""
+
+    def __init__(self, *anything, **settings):
+        self.outcomes = {}
+
+    def step(self):
+        return {"seconds_training": 0.0, "seconds_communication": 0.0, "seconds_evaluation": 1.0}
+
+
+@pytest.mark.parametrize(("words", "evaluations"), [((), 4), (("eval_closing=each",), 3 + 25), (("method=fedavg",), 3)])
+def test_the_estimate_counts_the_evaluations_of_closing_steps(monkeypatch, words, evaluations):
+    monkeypatch.setattr("fedtailor.papers.estimate.Simulation", Timed)
+    config = Config.load(words=["data=digits", "method=fedavg-ft", "rounds=3", *words])
+    assert probe(config, config.federation()) == evaluations
 
 
 def test_the_estimate_finds_missing_data_before_anything_runs(jobs, tmp_path):

@@ -34,6 +34,13 @@ def test_best_is_the_best_round_unless_the_method_fine_tunes(tmp_path):
     assert MEASURES["best"].of(written(tmp_path, 0.7, 0.6, phase="finish")) == pytest.approx(60)
 
 
+def test_fine_tuning_is_measured_by_its_last_epoch_whichever_epochs_are_evaluated(tmp_path):
+    words = ("method=fedavg-ft", "method.ft_epochs=3")
+    last, each = (run(tmp_path / e, *words, f"eval_closing={e}") for e in ("last", "each"))
+    for name in ("best", "last", "last-mean"):
+        assert MEASURES[name].of(last) == MEASURES[name].of(each)
+
+
 def test_one_client_of_a_run_is_measured_by_its_name(tmp_path):
     (tmp_path / "labels.json").write_text(json.dumps({"clients": ["north", "south"]}))
     (tmp_path / "clients.jsonl").write_text(json.dumps({"accuracy": [0.25, 0.5]}) + "\n")

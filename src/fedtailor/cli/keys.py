@@ -32,7 +32,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("augment", "class_weights", "bn_buffers"),
     ),
     "Server": ("server_optimizer", "server_lr", "server_momentum", "server_beta2", "server_tau", "guard"),
-    "Evaluation": ("eval_every", "eval_point", "metrics", "select_by", "validation", "patience"),
+    "Evaluation": ("eval_every", "eval_point", "eval_closing", "metrics", "select_by", "validation", "patience"),
     "Machine": ("device", "dtype", "threads", "fast", "engine", "workers", "ray_address"),
     "Run folder": ("checkpoint_every", "save_models"),
 }

@@ -44,6 +44,7 @@ class ProtocolOptions(TypedDict, total=False):
     guard: float
     eval_every: int
     eval_point: Literal["method", "after_sync", "after_train"]
+    eval_closing: Literal["last", "each"]
     metrics: tuple[str | Callable[..., float], ...]
     select_by: str
     validation: float

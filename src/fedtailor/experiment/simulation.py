@@ -213,13 +213,15 @@ class Simulation:
         self.ledger.enter(self.round + 1, "down", self.traffic.down)
         self.outcomes = self.engine.finish(self.closed, self.candidates, self._send)
         clock.lap("training")
-        self.scores = self._by_client(self.engine.evaluate(self.round, self.everyone, self._send, sync=False))
+        due = self.finished or self.protocol.eval_closing == "each"
+        if due:
+            self.scores = self._by_client(self.engine.evaluate(self.round, self.everyone, self._send, sync=False))
         clock.lap("evaluation")
         return {
             "round": self.round,
             "phase": "finish",
             "step": self.closed,
-            **self._quality(True),
+            **self._quality(due),
             "bytes_up": 0,
             "bytes_down": self.ledger.bytes("down"),
             **clock.seconds,

@@ -87,6 +87,7 @@ class Protocol:
         "method",
         "what is evaluated: the model after the server's answer, after local training, or as the method's paper does",
     )
+    eval_closing: Literal["last", "each"] = option("last", "evaluate after the last closing step, or after each")
     metrics: tuple[str | Callable[..., float], ...] = option(
         (),
         "further metrics that are reported, such as [auroc, log_loss] (none: accuracy, F1 of multi-label data, RMSE of a regression)",

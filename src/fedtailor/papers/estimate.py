@@ -80,7 +80,8 @@ def probe(config: Config, federation: Federation) -> float:
     share = len(simulation.outcomes) / clients if settings.steps else trained / federation.sizes.sum()
     everyone = record["seconds_training"] / (share or 1)
     server = record["seconds_communication"] * transfers * min(settings.rounds, getattr(method, "akt_rounds", 10**9))
-    evaluations = settings.rounds / settings.eval_every + method.closing_steps
+    closing = method.closing_steps if settings.eval_closing == "each" else min(1, method.closing_steps)
+    evaluations = settings.rounds / settings.eval_every + closing
     epochs = method.closing_steps / max(1, settings.epochs)
     participation = sum(settings.join_range) / 2
     return float(
