@@ -88,10 +88,10 @@ def run(folder: Path, names: Sequence[str], methods: Sequence[str], budget: int)
     for name in names:
         values, place = overridden(None, SETTINGS[name].words.split()), folder / name
 
-        def told(method: str, trial: Trial, best: Trial | None, name: str = name) -> None:
+        def on_trial(method: str, trial: Trial, best: Trial | None, name: str = name) -> None:
             print(f"{time.strftime('%H:%M')} {name}: {method}, trial {trial.number + 1}: {trial.score}", flush=True)
 
-        tuned = tune_all({**values, "seed": SEEDS[0]}, methods, budget, place / TUNING, callbacks=[], told=told)
+        tuned = tune_all({**values, "seed": SEEDS[0]}, methods, budget, place / TUNING, callbacks=[], on_trial=on_trial)
         chosen = {method: found.values for method, found in tuned.items()}
         for path, config in plan(values, methods, SEEDS, place, chosen).items():
             carry_out(config, path)
@@ -144,13 +144,13 @@ def setting_sheet(setting: Setting, methods: Mapping[str, Any]) -> Sheet:
     """One row per method, the best first."""
     head = setting.headline
     rows: dict[str, list[np.ndarray]] = {}
-    told: dict[str, str] = {}
+    losing: dict[str, str] = {}
     alone = _by_seed(methods.get(LOCAL, {"runs": []})["runs"])
     for name, found in methods.items():
         scores = np.array([mean_and_decile(_clients(run)) for run in found["runs"]])
         best = np.array([run["best_round"] for run in found["runs"]])
         lost = worse_off(setting, found["runs"], alone)
-        told[name] = "—" if name == LOCAL else lost
+        losing[name] = "—" if name == LOCAL else lost
         rows[name] = [scores[:, 0], scores[:, 1], best, np.array([run["seconds"] for run in found["runs"]])]
     order = sorted(rows, key=lambda name: -rows[name][0].mean())
     tops = [max(rows[name][k].mean() for name in rows) for k in range(2)]
@@ -158,7 +158,7 @@ def setting_sheet(setting: Setting, methods: Mapping[str, Any]) -> Sheet:
     for name in order:
         mean, worst, best, seconds = rows[name]
         cells = [Best(head.written(v)) if v.mean() == tops[k] else head.written(v) for k, v in enumerate((mean, worst))]
-        lines.append((name, *cells, told[name], head.written(best), f"{seconds.mean():.1f}", methods[name]["chosen"]))
+        lines.append((name, *cells, losing[name], head.written(best), f"{seconds.mean():.1f}", methods[name]["chosen"]))
     percent = " in percent" if head.unit else ""
     header = (
         "method",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedtailor import methods, nets
+    from fedtailor.api.recommend import recommend
     from fedtailor.api.run import Run, run
     from fedtailor.api.study import Study, compare, load
     from fedtailor.api.tune import tune
@@ -50,6 +51,7 @@ __all__ = [
     "nets",
     "option",
     "partitions",
+    "recommend",
     "run",
     "tune",
 ]
@@ -72,6 +74,7 @@ _HOMES = {
     "load": "api.study",
     "option": "registry",
     "partitions": "data.partition",
+    "recommend": "api.recommend",
     "run": "api.run",
     "tune": "api.tune",
 }

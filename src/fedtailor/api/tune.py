@@ -20,7 +20,7 @@ from fedtailor.methods import Method
 from fedtailor.registry import options
 from fedtailor.report.progress import Progress
 from fedtailor.tuning.space import search_space
-from fedtailor.tuning.tune import TUNING, Told, Tuned, tune_method
+from fedtailor.tuning.tune import TUNING, OnTrial, Tuned, tune_method
 
 BUDGET = 12  # trials per method by default
 
@@ -62,7 +62,7 @@ def tune_all(
     *,
     fixed: Collection[str] | None = None,
     callbacks: Callbacks | None = None,
-    told: Told | None = None,
+    on_trial: OnTrial | None = None,
 ) -> dict[str, Tuned]:
     """Tune all methods on the same federation, each in a folder of its own below `path`; `fixed` are the keys that are given."""
     if budget < 1:
@@ -75,7 +75,7 @@ def tune_all(
     tuned: dict[str, Tuned] = {}
     for method, config, space in zip(methods, plans.values(), spaces, strict=True):
         name = run_name(config.method.name, method)
-        tuned[name] = tune_method(name, config, space, budget, path / name, federation, net, callbacks, told)
+        tuned[name] = tune_method(name, config, space, budget, path / name, federation, net, callbacks, on_trial)
     return tuned
 
 

@@ -20,6 +20,7 @@ from fedtailor.cli.export import export
 from fedtailor.cli.onboard import onboard
 from fedtailor.cli.predict import predict
 from fedtailor.cli.pretrain import pretrain
+from fedtailor.cli.recommend import recommend
 from fedtailor.cli.report import report, show, watch
 from fedtailor.cli.reproduce import reproduce
 from fedtailor.cli.run import run
@@ -58,7 +59,7 @@ def fedtailor(
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, compare, tune, reproduce, pretrain, show, report, watch, predict, export, onboard),
+    *(run, compare, tune, recommend, reproduce, pretrain, show, report, watch, predict, export, onboard),
     *(lists.options, lists.methods, lists.datasets, lists.nets, lists.partitions),
 )
 for command in COMMANDS:

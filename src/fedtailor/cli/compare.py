@@ -51,7 +51,7 @@ def compare(
                 tune,
                 folder / TUNING,
                 callbacks=[Progress(console)],
-                told=say_trial,
+                on_trial=say_trial,
             )
         conclude(tuned, folder / TUNING)
         chosen = {name: found.values for name, found in tuned.items()}

@@ -42,7 +42,7 @@ def tune(
     methods, values = methods or list(USUAL), overridden(*config_file(given))
     folder = out or new_folder(TUNING)
     with carrying_on(out, folder):
-        tuned = tune_all(values, methods, budget, folder, callbacks=[Progress(console)], told=say_trial)
+        tuned = tune_all(values, methods, budget, folder, callbacks=[Progress(console)], on_trial=say_trial)
     conclude(tuned, folder)
     console.print("Run the chosen settings on all training samples with:")
     for method, found in zip(methods, tuned.values(), strict=True):

@@ -34,7 +34,7 @@ EVALUATIONS = 10  # of a trial at most: each costs a pass over all samples
 RANDOM = 4  # trials that are drawn at random before Optuna learns from them, and before any is pruned
 WARMUP = 0.3  # share of the rounds in which no trial is pruned
 
-Told = Callable[[str, Trial, Trial | None], None]  # a method, its last trial, its best one so far
+OnTrial = Callable[[str, Trial, Trial | None], None]  # a method, its last trial, its best one so far
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def tune_method(
     federation: Federation,
     net: nn.Module | None = None,
     callbacks: Callbacks = (),
-    told: Told | None = None,
+    on_trial: OnTrial | None = None,
 ) -> Tuned:
     """Carry out what is left of `budget` trials of a method in `folder`.
 
@@ -83,8 +83,8 @@ def tune_method(
             trial = _carry_out(proposed, len(trials), config, federation, net, callbacks)
             write_trial(folder, trial)
             trials.append(trial)
-            if told is not None:
-                told(
+            if on_trial is not None:
+                on_trial(
                     name, trial, max((t for t in trials if t.state == "complete"), key=lambda t: t.order, default=None)
                 )
         return Tuned(name, config, space, trials)
@@ -203,7 +203,7 @@ def _finite(value: Any) -> float | None:
 
 
 def _optuna() -> Any:
-    """Import Optuna, without its messages: progress is told by whoever tunes."""
+    """Import Optuna, without its messages: `on_trial` reports progress."""
     try:
         import optuna
     except ImportError:
