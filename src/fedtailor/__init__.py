@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fedtailor.learning import Protocol
     from fedtailor.methods import Method
     from fedtailor.nets import Net
-    from fedtailor.registry import option
+    from fedtailor.registry import among, between, log_between, option
     from fedtailor.report.progress import Progress
     from fedtailor.report.tracking import Tracking
 
@@ -45,8 +45,11 @@ __all__ = [
     "Simulation",
     "Study",
     "Tracking",
+    "among",
+    "between",
     "compare",
     "load",
+    "log_between",
     "methods",
     "nets",
     "option",
@@ -70,8 +73,11 @@ _HOMES = {
     "Simulation": "experiment.simulation",
     "Study": "api.study",
     "Tracking": "report.tracking",
+    "among": "registry",
+    "between": "registry",
     "compare": "api.study",
     "load": "api.study",
+    "log_between": "registry",
     "option": "registry",
     "partitions": "data.partition",
     "recommend": "api.recommend",

@@ -86,6 +86,11 @@ class Option:
     meaning: str
     search: Search | None = None
 
+    @property
+    def described(self) -> str:
+        """What it means, and where tuning looks for its value."""
+        return f"{self.meaning} (tuned over {self.search})" if self.search else self.meaning
+
 
 def options(cls: type) -> list[Option]:
     """Return the options of a registered class, in the order they are declared."""

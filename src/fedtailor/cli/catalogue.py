@@ -67,7 +67,7 @@ def _option_table(kind: str, known: list[Option]) -> RenderableType:
         return Text("It has no options.")
     table = Table(Column("option", no_wrap=True), "default", "allowed", "meaning", box=None, pad_edge=False)
     for o in known:
-        table.add_row(Text(f"{kind}.{o.name}"), Text(_shown(o.default)), Text(o.type), Text(o.meaning))
+        table.add_row(Text(f"{kind}.{o.name}"), Text(_shown(o.default)), Text(o.type), Text(o.described))
     return table
 
 

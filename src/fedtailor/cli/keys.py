@@ -62,7 +62,7 @@ def describe_key(key: str) -> RenderableType:
     lines = [Text(key, style="bold")]
     for described, owners in known[key]:
         lines += [Text(f"\nIn {LISTED_BY[kind]}: {', '.join(owners)}")] if owners else []
-        lines.append(Text(f"{described.meaning}\nAllowed: {described.type}\nDefault: {_shown(described.default)}"))
+        lines.append(Text(f"{described.described}\nAllowed: {described.type}\nDefault: {_shown(described.default)}"))
     if key in CHOICES:
         names = ", ".join(sorted(CHOICES[key].classes))
         lines.append(Text(f"Known: {names}\n`fedtailor {LISTED_BY[key]}` says what each is."))
