@@ -94,7 +94,7 @@ class Option:
 
 def options(cls: type) -> list[Option]:
     """Return the options of a registered class, in the order they are declared."""
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     return [
         Option(
             f.name, _type_name(hints[f.name], f), _default(f), f.metadata.get("meaning", ""), f.metadata.get("search")
@@ -145,11 +145,16 @@ def _differences(instance: Any) -> str:
     return ", ".join(f"{f.name}={given[f.name]!r}" for f in _fields(type(instance)) if given[f.name] != _default(f))
 
 
+@cache  # Python compiles every annotation again at each call
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
 @cache
 def _adapter(cls: type, name: str) -> pydantic.TypeAdapter[Any]:
     field = next(f for f in _fields(cls) if f.name == name)
     bounds = field.metadata.get("bounds", {})
-    hint = get_type_hints(cls)[name]
+    hint = _hints(cls)[name]
     if bounds and get_origin(hint) is tuple:
         hint = tuple[Annotated[get_args(hint)[0], pydantic.Field(**bounds)], ...]  # type: ignore[misc]
     elif bounds:
@@ -158,7 +163,7 @@ def _adapter(cls: type, name: str) -> pydantic.TypeAdapter[Any]:
 
 
 def _checked(cls: type, field: dataclasses.Field, value: Any, key: str) -> Any:
-    hint = get_type_hints(cls)[field.name]
+    hint = _hints(cls)[field.name]
     try:
         checked = _adapter(cls, field.name).validate_python(_listed(value, hint))
         if isinstance(value, bool) and not isinstance(checked, bool):
