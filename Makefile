@@ -1,12 +1,13 @@
 # make demo     set up .venv and train a few methods on embedded data (digits, then four hospitals), with tables and pictures at the end
-# make test     set up .venv and pass all tests but those over the network
-# make network  pass those: real server and site processes on the loopback network, and attacks on them
+# make test     set up .venv and pass all tests but those that take long and those over the network
+# make slow     pass those that take long: clusters, killed processes, browsers
+# make network  pass those over the network: real server and site processes on the loopback network, and attacks on them
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTHON ?= python3
 
-.PHONY: demo test network lint bench clean
+.PHONY: demo test slow network lint bench clean
 
 demo: $(READY)
 	$(BIN)/fedtailor compare local fedavg fedper fedrep data=digits clients=20 partition.beta=0.1 net=lenet rounds=30 lr=0.1 --out runs/demo
@@ -14,6 +15,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
+
+slow: $(READY)
+	$(BIN)/python -m pytest -n 2 -m slow
 
 network: $(READY)
 	$(BIN)/python -m pytest -m network

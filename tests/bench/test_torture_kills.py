@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.torture.kills import Study, disturbed, workplace
 
 
+@pytest.mark.slow
 def test_whatever_happens_to_a_run_its_folder_ends_as_if_it_had_not():
     with workplace():
         study = Study.of("fedavg-ft", "whole/fedavg-ft", "method.ft_epochs=1", "rounds=2")

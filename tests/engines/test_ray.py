@@ -33,6 +33,10 @@ from fedtailor.nets.cnn import CNN
 MEGABYTE = 1024**2
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def small_ray():
     """One Ray for all tests here, which engines find running and leave running."""
@@ -77,7 +81,7 @@ class Wrapped(nn.Module):
         return self.inner(x)
 
 
-@pytest.mark.parametrize(("name", "workers"), [("fedrep", 3), ("fedamp", 1), ("heart", 2)])
+@pytest.mark.parametrize(("name", "workers"), [("fedamp", 1), slow("fedrep", 3), slow("heart", 2)])
 def test_any_number_of_actors_gives_the_same_bits_as_one_process(name, workers, assert_same_bits):
     options = {"akt_steps": 3, "akt_batch": 8, "pgd_steps": 2} if name == "heart" else {}
     method = methods.build(name, options)
@@ -105,6 +109,7 @@ class Mine(FedAvg):
 """
 
 
+@pytest.mark.slow
 def test_a_method_of_a_users_own_file_is_sent_along_and_so_is_a_net(tmp_path, assert_same_bits):
     (tmp_path / "mine.py").write_text(MINE)
     mine = methods.build(str(tmp_path / "mine.py"), {})
@@ -132,6 +137,7 @@ class Odd(FedAvg):
         return super().fit(client, payload)
 
 
+@pytest.mark.slow
 def test_what_an_actor_logs_stumbles_over_or_dies_of_is_told_here(caplog):
     run = simulate(Odd(), rounds=4)
     with caplog.at_level(logging.WARNING):
@@ -153,6 +159,7 @@ def test_what_cannot_be_sent_is_told():
         start_engine("ray", simulation.worker, 2)
 
 
+@pytest.mark.slow
 def test_a_run_that_loses_an_actor_goes_on_with_a_new_one_to_the_same_bits(tmp_path, caplog, monkeypatch):
     engines = []
     monkeypatch.setattr(
@@ -177,6 +184,7 @@ def test_a_run_that_loses_an_actor_goes_on_with_a_new_one_to_the_same_bits(tmp_p
     assert [r["loss"] for r in lost] == [r["loss"] for r in whole]
 
 
+@pytest.mark.slow
 def test_a_tensor_is_put_into_the_store_once_however_many_clients_it_goes_to(monkeypatch):
     run = simulate("fedavg", workers=0)
     assert len(run.engine.actors) == 2  # one for each core
@@ -206,6 +214,7 @@ def test_an_actor_gets_the_samples_of_its_own_clients_only():
         assert client.train.x.untyped_storage().nbytes() == made.clients[i].train.x.nbytes
 
 
+@pytest.mark.slow
 def test_an_interrupt_is_not_for_actors_and_closing_ends_them_but_not_the_ray_that_was_there_before():
     run = simulate()
     pids = [int(home.split("process ")[1].split()[0]) for home in run.engine.homes]

@@ -140,7 +140,6 @@ def test_is_described(name):
     assert dataclasses.is_dataclass(cls)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_large_deal_takes_about_a_second(name):
     pool = pool_of(np.arange(100_000) // 1000, 100, 1000)
