@@ -32,6 +32,7 @@ WORDS = [
     "join=0.6",
     "dropout=0.2",
     "checkpoint_every=2",
+    "engine=inline",  # as all engines give the same numbers, the one that starts no processes
 ]
 
 
@@ -53,9 +54,22 @@ def same_runs(a: Path, b: Path) -> bool:
     return equal and texts and numbers(a) == numbers(b)
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+    start(config(), folder)
+    return folder
+
+
+@pytest.fixture
+def whole(uninterrupted, tmp_path) -> Path:
+    """A copy of a run that nothing happened to."""
+    return shutil.copytree(uninterrupted, tmp_path / "whole")
+
+
 @pytest.mark.parametrize("method", ["fedrep", "fedavg-ft"])
 def test_a_run_stopped_and_resumed_ends_to_the_bit_like_one_never_stopped(tmp_path, method):
-    extra = [f"method={method}"] + (["method.ft_epochs=2"] if method == "fedavg-ft" else [])
+    extra = [f"method={method}", "engine=auto"] + (["method.ft_epochs=2"] if method == "fedavg-ft" else [])
     start(config(*extra), tmp_path / "whole")
     stop = Stop()
 
@@ -68,23 +82,21 @@ def test_a_run_stopped_and_resumed_ends_to_the_bit_like_one_never_stopped(tmp_pa
     assert same_runs(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_resuming_falls_back_to_the_checkpoint_before_a_damaged_one(tmp_path, caplog):
-    start(config(), tmp_path / "whole")
-    shutil.copytree(tmp_path / "whole", tmp_path / "damaged")
+def test_resuming_falls_back_to_the_checkpoint_before_a_damaged_one(whole, tmp_path, caplog):
+    shutil.copytree(whole, tmp_path / "damaged")
     newest = max((tmp_path / "damaged" / "checkpoints").iterdir())
     (newest / "clients.safetensors").write_bytes(b"\0" * 10)
     shutil.rmtree(tmp_path / "damaged" / "models")
     resume(tmp_path / "damaged")
     assert f"{newest.name} is damaged" in caplog.text
-    assert same_runs(tmp_path / "whole", tmp_path / "damaged")
+    assert same_runs(whole, tmp_path / "damaged")
 
 
-def test_without_any_checkpoint_a_resumed_run_starts_over(tmp_path):
-    start(config(), tmp_path / "whole")
-    shutil.copytree(tmp_path / "whole", tmp_path / "bare")
+def test_without_any_checkpoint_a_resumed_run_starts_over(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "bare")
     shutil.rmtree(tmp_path / "bare" / "checkpoints")
     resume(tmp_path / "bare")
-    assert same_runs(tmp_path / "whole", tmp_path / "bare")
+    assert same_runs(whole, tmp_path / "bare")
 
 
 def stamps(folder: Path) -> dict[Path, tuple[int, bytes]]:
@@ -118,9 +130,8 @@ def test_a_finished_run_is_left_as_it_is(tmp_path, version):
 
 @pytest.mark.parametrize("version", [lambda folder: folder, as_first_version])
 @pytest.mark.parametrize("name", ["metrics.jsonl", "clients.jsonl", "ledger.csv"])
-def test_a_run_whose_files_lost_lines_goes_back_says_so_and_ends_the_same(tmp_path, caplog, name, version):
-    start(config(), tmp_path / "whole")
-    shutil.copytree(tmp_path / "whole", tmp_path / "lost")
+def test_a_run_whose_files_lost_lines_goes_back_says_so_and_ends_the_same(whole, tmp_path, caplog, name, version):
+    shutil.copytree(whole, tmp_path / "lost")
     lines = version(killed(tmp_path / "lost")).joinpath(name).read_text().splitlines(keepends=True)
     half = lines[: len(lines) // 2]
     for kept in (half, half + lines[len(lines) // 2 + 1 :]):  # the rest gone, or one line of the middle
@@ -129,20 +140,19 @@ def test_a_run_whose_files_lost_lines_goes_back_says_so_and_ends_the_same(tmp_pa
         (tmp_path / "again" / name).write_text("".join(kept))
         resume(tmp_path / "again")
         assert f"'{name}' does not hold what it held after round 6: going back" in caplog.text
-        assert same_runs(tmp_path / "whole", tmp_path / "again")
+        assert same_runs(whole, tmp_path / "again")
         shutil.rmtree(tmp_path / "again")
 
 
-def test_one_digit_changed_is_noticed_and_the_run_goes_back_before_it(tmp_path, caplog):
-    start(config(), tmp_path / "whole")
-    shutil.copytree(tmp_path / "whole", tmp_path / "other")
+def test_one_digit_changed_is_noticed_and_the_run_goes_back_before_it(whole, tmp_path, caplog):
+    shutil.copytree(whole, tmp_path / "other")
     metrics = killed(tmp_path / "other") / "metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True)
     lines[6] = lines[6].replace('"accuracy": 0.', '"accuracy": 1.', 1)  # of round 7, after the checkpoint of round 6
     metrics.write_text("".join(lines))
     resume(tmp_path / "other")
     assert caplog.text.count("going back") == 1
-    assert same_runs(tmp_path / "whole", tmp_path / "other")
+    assert same_runs(whole, tmp_path / "other")
 
 
 def test_a_finished_run_whose_files_were_changed_is_told_and_not_touched(tmp_path):
@@ -189,15 +199,14 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path, caplog):
         resume(killed(folder))
 
 
-def test_a_run_killed_between_its_last_checkpoint_and_its_end_has_its_table_and_models(tmp_path):
-    start(config(), tmp_path / "whole")
-    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+def test_a_run_killed_between_its_last_checkpoint_and_its_end_has_its_table_and_models(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "killed")
     (killed(tmp_path / "killed") / "labels.json").unlink()
     (tmp_path / "killed" / "versions.json").write_text("{")
     resume(tmp_path / "killed")
-    assert same_runs(tmp_path / "whole", tmp_path / "killed")  # the table has the scores of a run not in memory
+    assert same_runs(whole, tmp_path / "killed")  # the table has the scores of a run not in memory
     for name in ("labels.json", "versions.json"):
-        assert (tmp_path / "killed" / name).read_text() == (tmp_path / "whole" / name).read_text()
+        assert (tmp_path / "killed" / name).read_text() == (whole / name).read_text()
 
 
 def test_a_config_that_was_changed_is_refused_unless_it_changes_no_number(tmp_path):
@@ -207,7 +216,7 @@ def test_a_config_that_was_changed_is_refused_unless_it_changes_no_number(tmp_pa
     toml.write_text(text.replace("lr = 0.", "lr = 1."))
     with pytest.raises(FedTailorError, match="is not what this run began with"):
         resume(tmp_path / "run")
-    toml.write_text(text.replace('engine = "auto"', 'engine = "inline"'))
+    toml.write_text(text.replace('engine = "inline"', 'engine = "auto"'))
     assert resume(tmp_path / "run").finished
 
 
@@ -223,9 +232,8 @@ def test_a_folder_that_cannot_be_written_is_told_before_any_data_is_read(tmp_pat
         start(config(), tmp_path / "file" / "run", build=build)
 
 
-def test_two_who_resume_one_folder_do_not_mix_their_lines(tmp_path):
-    start(config(), tmp_path / "whole")
-    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+def test_two_who_resume_one_folder_do_not_mix_their_lines(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(killed(tmp_path / "run") / "checkpoints")
 
     def watch(record):
@@ -233,11 +241,10 @@ def test_two_who_resume_one_folder_do_not_mix_their_lines(tmp_path):
             resume(tmp_path / "run")
 
     resume(tmp_path / "run", [watch])
-    assert same_runs(tmp_path / "whole", tmp_path / "run")
+    assert same_runs(whole, tmp_path / "run")
 
 
-def test_a_disk_that_is_full_is_told_and_the_run_ends_the_same_once_there_is_room(tmp_path, monkeypatch):
-    start(config(), tmp_path / "whole")
+def test_a_disk_that_is_full_is_told_and_the_run_ends_the_same_once_there_is_room(whole, tmp_path, monkeypatch):
     append = Journal.append
 
     def full(journal, text):
@@ -251,7 +258,7 @@ def test_a_disk_that_is_full_is_told_and_the_run_ends_the_same_once_there_is_roo
         with pytest.raises(FedTailorError, match=r"No space left on device.*fedtailor run --resume"):
             start(config(), tmp_path / "full")
     resume(tmp_path / "full")
-    assert same_runs(tmp_path / "whole", tmp_path / "full")
+    assert same_runs(whole, tmp_path / "full")
 
 
 def test_the_folder_holds_all_of_a_run(tmp_path):
@@ -277,7 +284,18 @@ def test_a_runs_own_config_runs_again_to_the_same_numbers(tmp_path):
 
 
 def launch(folder: Path, *words: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "fedtailor", "run", *WORDS, "rounds=60", *words, "--out", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "fedtailor",
+        "run",
+        *WORDS,
+        "rounds=30",
+        "engine=auto",
+        *words,
+        "--out",
+        str(folder),
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -298,11 +316,11 @@ def test_kill_9_and_resume(tmp_path):
     with (tmp_path / "killed" / "metrics.jsonl").open("a") as file:
         file.write('{"round": 99, "pha')  # a line cut short
     resume(tmp_path / "killed")
-    start(config("rounds=60"), tmp_path / "whole")
+    start(config("rounds=30"), tmp_path / "whole")
     assert same_runs(tmp_path / "whole", tmp_path / "killed")
 
 
-def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint_with_a_new_one(tmp_path, caplog):
+def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint_with_a_new_one(whole, tmp_path, caplog):
     killed = []
 
     def watch(record):
@@ -313,8 +331,7 @@ def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint_with_a_new_one(tm
     start(config("engine=processes", "workers=2"), tmp_path / "lost", [watch])
     assert "killed by SIGKILL in round 6" in caplog.text
     assert json.loads((tmp_path / "lost" / "status.json").read_text())["state"] == "finished"
-    start(config("engine=inline"), tmp_path / "whole")
-    assert same_runs(tmp_path / "whole", tmp_path / "lost")
+    assert same_runs(whole, tmp_path / "lost")
 
 
 def test_a_run_that_keeps_losing_workers_ends_and_says_how_to_carry_on(tmp_path):

@@ -431,11 +431,25 @@ class Killed(BaseException):
     """Ends a server as a kill does, wherever it is."""
 
 
+KILLED = ["method=fedproto-per", "method.ft_epochs=2", "join=0.5"]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> dict[int, Path]:
+    """Federations that nothing happens to, by how often they save."""
+    folders = {every: tmp_path_factory.mktemp(f"every-{every}") for every in (1, 2)}
+    for every, folder in folders.items():
+        federate(folder, *KILLED, f"checkpoint_every={every}")
+    return folders
+
+
 @pytest.mark.parametrize(
     ("work", "round", "every"), [("fit", 1, 1), ("score", 2, 1), ("fit", 3, 2), ("finish", 1, 1), ("save", 3, 2)]
 )
-def test_a_server_killed_anywhere_carries_on_to_the_numbers_of_an_uninterrupted_run(tmp_path, work, round, every):
-    words = ["method=fedproto-per", "method.ft_epochs=2", f"checkpoint_every={every}", "join=0.5"]
+def test_a_server_killed_anywhere_carries_on_to_the_numbers_of_an_uninterrupted_run(
+    tmp_path, uninterrupted, work, round, every
+):
+    words, whole = [*KILLED, f"checkpoint_every={every}"], uninterrupted[every]
 
     def spoil(call, client, reply):
         if (call["work"], call["round"]) == (work, round):
@@ -445,10 +459,9 @@ def test_a_server_killed_anywhere_carries_on_to_the_numbers_of_an_uninterrupted_
     with pytest.raises(Killed):
         federate(tmp_path / "parts", *words, spoil=spoil)
     federate(tmp_path / "parts", *words)
-    federate(tmp_path / "whole", *words)
-    assert same(tmp_path / "parts" / "run", tmp_path / "whole" / "run")
+    assert same(tmp_path / "parts" / "run", whole / "run")
     for i in range(4):
-        a, b = (load_file(next((tmp_path / w / "sites" / str(i)).glob("models/*"))) for w in ("parts", "whole"))
+        a, b = (load_file(next((w / "sites" / str(i)).glob("models/*"))) for w in (tmp_path / "parts", whole))
         assert all(torch.equal(a[k], b[k]) for k in a)
 
 
