@@ -223,7 +223,7 @@ def test_all_methods_of_a_comparison_get_the_same_data_where_one_needs_some_at_t
 
 @pytest.mark.parametrize("method", sorted(ft.methods.methods.classes))
 def test_every_method_runs_by_its_name_alone(method, tmp_path, caplog):
-    small = ["rounds=1", "data.fraction=0.25", "engine=inline", "save_models=false"]
+    small = ["rounds=1", "clients=8", "data.fraction=0.25", "engine=inline", "save_models=false"]
     short = {"perada": ["method.akt_steps=1"], "heart": ["method.akt_steps=1", "method.pgd_steps=1"]}.get(method, [])
     simulation = carry_out(ft.Config.load(words=[f"method={method}", *small, *short]), tmp_path / "a")
     assert simulation.round == 1
