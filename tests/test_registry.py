@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_type_hints
 
 import pytest
 
@@ -36,6 +36,19 @@ def test_values_are_converted_and_checked():
 def test_options_tell_name_type_default_and_meaning():
     first = options(Thing)[0]
     assert (first.name, first.type, first.default, first.meaning) == ("size", "int ≥ 1 and ≤ 9", 3, "how large")
+
+
+def test_annotations_are_read_once(monkeypatch):
+    @dataclass(frozen=True)
+    class Fresh:
+        size: int = option(3, "how large", at_least=1, at_most=9)
+        on: bool = option(True, "whether it is on")
+
+    read = []
+    monkeypatch.setattr("fedtailor.registry.get_type_hints", lambda cls: read.append(cls) or get_type_hints(cls))
+    for size in (1, 2):
+        assert build(Fresh, {"size": str(size), "on": "false"}) == Fresh(size, False)
+    assert read == [Fresh]
 
 
 def test_names_are_found_in_any_spelling():
