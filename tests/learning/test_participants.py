@@ -14,6 +14,7 @@ from fedtailor.learning import Client
 from fedtailor.learning.descent import EXPLODED, SKIPPED, UNDONE
 from fedtailor.methods.fedrep import FedRep
 from fedtailor.nets.mlp import MLP
+from fedtailor.randomness import torch_stream
 
 
 def client_of(federation: Federation, id: int = 0, net=None, round: int = 1, **settings) -> Client:
@@ -239,6 +240,60 @@ def test_training_by_steps_by_hand(federation, part):
     assert len(client.losses) == 5
     client.train(net.head, epochs=1, purpose="phase")  # a method's own phases count epochs
     assert len(client.losses) == 7
+
+
+def test_a_split_holds_out_the_same_samples_in_every_round(federation):
+    first, later, other = (client_of(federation, i, round=t) for i, t in ((2, 1), (2, 9), (0, 1)))
+    kept, held = first.split(0.25)
+    assert (len(kept), len(held)) == (15, 5)
+    order = torch.randperm(20, generator=torch_stream(0, "validation", "client", 2))
+    assert torch.equal(held.x, first.samples.x[order[:5]])
+    assert torch.equal(kept.x, first.samples.x[order[5:]])
+    assert torch.equal(kept.y, first.samples.y[order[5:]])
+    again = later.split(0.25)
+    assert torch.equal(again[0].x, kept.x)
+    assert torch.equal(again[1].y, held.y)
+    assert [len(part) for part in other.split(0.25)] == [9, 3]
+
+
+def test_a_split_of_too_few_samples_has_all_of_them_twice(federation):
+    client = client_of(federation, 1)
+    assert client.split(0.1) == (client.samples, client.samples)  # 0.7 of a sample
+    for share in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match="share"):
+            client.split(share)
+
+
+@pytest.mark.parametrize("part", ["all", "head"])
+def test_training_on_some_samples_is_that_of_a_client_which_has_no_others(federation, part):
+    settings = {"class_weights": "balanced", "momentum": 0.9}
+    client, alone = client_of(federation, 2, **settings), client_of(federation, 2, **settings)
+    kept, _ = client.split(0.5)
+    whole = client.samples
+    client.train(getattr(client.net(), part), samples=kept, epochs=3, average=2)
+    assert client.samples is whole
+    alone.samples = kept
+    alone.train(getattr(alone.net(), part), epochs=3, average=2)
+    assert torch.equal(client._nets["model"].all.vector, alone._nets["model"].all.vector)
+    client.train(getattr(client.net(), part), epochs=3, average=2)
+    assert not torch.equal(client._nets["model"].all.vector, alone._nets["model"].all.vector)
+
+
+def test_training_on_some_samples_and_on_features_cannot_both_be_asked_for(federation):
+    client = client_of(federation, 2)
+    net = client.net()
+    with pytest.raises(TypeError, match="not both"):
+        client.train(net.head, on=client.embed(net), samples=client.samples)
+
+
+def test_a_client_scores_a_net_on_samples(federation):
+    client = client_of(federation, 2)
+    _, held = client.split(0.25)
+    net = client.net()
+    score = client.score(net, held)
+    assert score.total == 5
+    assert score.correct == int((net(held.x).argmax(1) == held.y).sum())
+    assert score.loss == pytest.approx(F.cross_entropy(net(held.x), held.y, reduction="sum").item())
 
 
 def test_epochs_and_steps_cannot_both_be_asked_for():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -24,6 +25,7 @@ from fedtailor.learning.protocol import Protocol
 from fedtailor.learning.sample_weights import weights_of
 from fedtailor.learning.samples import ENDLESS, Samples, shuffled_pairs
 from fedtailor.learning.schedule import lr_factor
+from fedtailor.learning.scoring import Score, score
 from fedtailor.learning.server_optimizer import server_step
 from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.build import build_net
@@ -94,6 +96,7 @@ class Participant:
         self.losses: list[float] = []
         self._streams: dict[str, torch.Generator] = {}
         self._nets: dict[str, Net] = {}
+        self._class_weights: tuple[Samples, Tensor] | None = None  # and the samples that they are of
 
     def net(
         self,
@@ -173,13 +176,15 @@ class Participant:
             )
         return weights
 
-    @cached_property
+    @property
     def class_weights(self) -> Tensor | None:
-        asked = self.protocol.class_weights
-        if asked == "none" or (asked == "balanced" and not len(self.samples)):
+        asked, samples = self.protocol.class_weights, self.samples
+        if asked == "none" or (asked == "balanced" and not len(samples)):
             return None
-        weights = self.task.class_weights(self.samples.y) if asked == "balanced" else torch.tensor(asked)
-        return weights.to(self.samples.device, self.samples.dtype)
+        if self._class_weights is None or self._class_weights[0] is not samples:
+            weights = self.task.class_weights(samples.y) if asked == "balanced" else torch.tensor(asked)
+            self._class_weights = samples, weights.to(samples.device, samples.dtype)
+        return self._class_weights[1]
 
     @property
     def plain_cross_entropy(self) -> bool:
@@ -194,6 +199,7 @@ class Participant:
         lr: float | None = None,
         loss: Loss | None = None,
         on: tuple[Tensor, Tensor] | None = None,
+        samples: Samples | None = None,
         pull: Pull | tuple[Tensor, float] | None = None,
         purpose: str | None = None,
         momentum: float | None = None,
@@ -202,28 +208,49 @@ class Participant:
         """Train one part of a net while the rest stays frozen, on the task's loss unless another loss is given.
 
         A head trains on features: those given as `on` = (z, y), else those of the frozen body, embedded once when they cannot vary.
-        A loss given together with `on` receives features as its x. `pull` = (centre, strength) adds the proximal term
-        strength/2·‖w − centre‖², and `Pull(centre, strength, net.body)` that of a part of what trains. `purpose` names the random stream
-        of the batches; by default it is the part's name. With `momentum`, steps are those of SGD with that momentum, whatever the
-        protocol's optimizer is. With `average`, the part ends as the mean of its weights at the ends of the last so many epochs.
+        A loss given together with `on` receives features as its x. `samples` are trained on in place of all, such as those that
+        `Client.split` keeps. `pull` = (centre, strength) adds the proximal term strength/2·‖w − centre‖², and
+        `Pull(centre, strength, net.body)` that of a part of what trains. `purpose` names the random stream of the batches; by default it is
+        the part's name. With `momentum`, steps are those of SGD with that momentum, whatever the protocol's optimizer is. With `average`,
+        the part ends as the mean of its weights at the ends of the last so many epochs.
         """
+        if on is not None and samples is not None:
+            raise TypeError("train: give the features to train on as `on`, or samples as `samples`, not both.")
         net, purpose = part.net, purpose or part.name
-        if on is None and features_suffice(part, loss, augmented=self.samples.augmented):
-            on = self.embed(net)
-        if on is None:
-            batches = self.batches(epochs, purpose=purpose)
-        else:
-            epochs, steps = self._duration(epochs)
-            batches = islice(shuffled_pairs(*on, self.protocol.batch, epochs, self.rng(purpose)), steps)
+        with self._using(self.samples if samples is None else samples):
+            if on is None and features_suffice(part, loss, augmented=self.samples.augmented):
+                on = self.embed(net)
+            descent = Descent(self, (part,), lr, momentum)
+            step = kernel(descent, part, loss, None if pull is None else Pull(*pull), features=on is not None)
+            batches = self.batches(epochs, purpose=purpose) if on is None else self._pairs(on, epochs, purpose)
+            if average:
+                batches = self._averaging(batches, part, average)
+            with self._same_statistics(part):
+                for x, y in descent.over(batches):
+                    step(x, y)
+
+    def _pairs(self, on: tuple[Tensor, Tensor], epochs: int | None, purpose: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """Shuffled batches of features and labels, for so many epochs or for as long as a round trains."""
+        epochs, steps = self._duration(epochs)
+        return islice(shuffled_pairs(*on, self.protocol.batch, epochs, self.rng(purpose)), steps)
+
+    @contextmanager
+    def _using(self, samples: Samples) -> Iterator[None]:
+        """Within this context, these are the participant's samples."""
+        whole, self.samples = self.samples, samples
+        try:
+            yield
+        finally:
+            self.samples = whole
+
+    @contextmanager
+    def _same_statistics(self, part: Part) -> Iterator[None]:
+        """Put running statistics of the body back at the end, where only the head or a part of it trains."""
+        net = part.net
         in_head = part.entries.keys() <= net.head.entries.keys()
         statistics = net.embedder.state_dict() if in_head and not net.repeatable else {}
         statistics = {name: tensor.clone() for name, tensor in statistics.items()}
-        descent = Descent(self, (part,), lr, momentum)
-        step = kernel(descent, part, loss, None if pull is None else Pull(*pull), features=on is not None)
-        if average:
-            batches = self._averaging(batches, part, average)
-        for x, y in descent.over(batches):
-            step(x, y)
+        yield
         if statistics:
             net.embedder.load_state_dict(statistics)
 
@@ -309,6 +336,24 @@ class Client(Participant):
     def label_counts(self) -> Tensor:
         """How many training samples of each class the client has."""
         return torch.bincount(self.samples.y, minlength=self.classes)
+
+    def split(self, share: float) -> tuple[Samples, Samples]:
+        """The training samples to train on, and a share of them held out for the method's own choices: the same ones in every round.
+
+        Where the share is less than one sample, all of them are both.
+        """
+        if not 0 <= share < 1:
+            raise ValueError(f"split: the share must be at least 0 and below 1, not {share}.")
+        n = len(self.samples)
+        count = int(share * n)
+        if count == 0:
+            return self.samples, self.samples
+        order = torch.randperm(n, generator=torch_stream(self.protocol.seed, "validation", *self.identity))
+        return self.samples.subset(order[count:]), self.samples.subset(order[:count])
+
+    def score(self, net: nn.Module, samples: Samples) -> Score:
+        """How a net does on samples, such as those that `split` holds out: correct predictions and summed loss."""
+        return score(net, samples)
 
 
 class Server(Participant):

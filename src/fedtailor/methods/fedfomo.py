@@ -8,7 +8,6 @@ from torch import Tensor
 
 from fedtailor.learning import Client, Payload, Reply, Server, State
 from fedtailor.learning.samples import Samples
-from fedtailor.learning.scoring import score
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
 from fedtailor.randomness import torch_stream
@@ -67,7 +66,7 @@ class FedFomo(Method):
         return torch.cat([best, order[~torch.isin(order, best)][:explored]])
 
     def fit(self, client: Client, payload: Payload) -> Payload:
-        client.samples, held_out = self._split(client)
+        client.samples, held_out = client.split(self.validation)
         up = {}
         if "models" in payload:
             models = torch.cat([payload["models"], client.state["model"].unsqueeze(0)])  # its own is a candidate too
@@ -84,19 +83,10 @@ class FedFomo(Method):
         client.state["model"] = net.all.vector
         return {"model": net.all.vector, **up}
 
-    def _split(self, client: Client) -> tuple[Samples, Samples]:
-        """Return the samples to train on and those to compare models on, the same in every round; all for both if there are too few."""
-        n = len(client.samples)
-        count = int(self.validation * n)
-        if count == 0:
-            return client.samples, client.samples
-        order = torch.randperm(n, generator=torch_stream(client.protocol.seed, "validation", *client.identity))
-        return client.samples.subset(order[count:]), client.samples.subset(order[:count])
-
     def _gains(self, client: Client, models: Tensor, held_out: Samples) -> Tensor:
         """Return ω_n = (L(w) − L(w_n)) / ‖w_n − w‖, where w is the client's model before its last training."""
         before = client.state["before"]
-        scores = [score(client.net(model=model), held_out) for model in (before, *models)]
+        scores = [client.score(client.net(model=model), held_out) for model in (before, *models)]
         losses = torch.tensor([s.loss / s.total for s in scores], dtype=torch.float64)
         distances = (models - before).norm(dim=1).to(losses)
         return ((losses[0] - losses[1:]) / (distances + 1e-5)).nan_to_num(0, 0, 0)
