@@ -159,6 +159,51 @@ def test_best_so_far_is_the_best_pooled_accuracy(federation):
         assert accuracies[record["best_round"] - 1] == record["best_accuracy"]
 
 
+@pytest.mark.parametrize("engine", ["inline", "processes"])
+def test_features_are_what_the_head_of_the_personal_model_sees(federation, engine):
+    settings = {"rounds": 2, "join": 0.5, "lr": 0.1, "dtype": "float64", "validation": 0.3}
+    simulation = Simulation(federation, "fedavg-ft", NET, engine=engine, workers=2, **settings)
+    for _ in range(4):  # two rounds, two closing steps
+        simulation.step()
+    assert simulation.state(1)["personal"].any()
+    own = simulation.server.net().all.named(simulation.state(1)["personal"])
+    w1, b1, w2, b2 = own.values()
+    client = simulation.federation.clients[1]
+    for part, split in (("train", client.train), ("validation", client.validation), ("test", client.test)):
+        z, y = simulation.features(client.name, part)
+        x = split.take(torch.arange(len(split))).double()
+        torch.testing.assert_close(z, torch.relu(x @ w1.T + b1), rtol=0, atol=1e-12)
+        assert torch.equal(y, split.y)
+        torch.testing.assert_close(simulation.personal(1)(x), z @ w2.T + b2, rtol=0, atol=1e-12)
+    assert torch.equal(simulation.features(1)[0], z)
+    while not simulation.finished:
+        simulation.step()
+    assert not torch.equal(simulation.features(1)[0], z)
+
+
+def test_looking_at_features_changes_nothing(federation):
+    plain, looked = (Simulation(federation, "fedrep", NET, rounds=3, batch=4, lr=0.1) for _ in range(2))
+    for _ in looked:
+        looked.features(2, "train")
+    assert numbers(plain.run()) == numbers(looked)
+
+
+def test_features_that_there_are_not_are_refused_in_words(federation):
+    simulation = Simulation(federation, "fedavg", NET, rounds=1).run()
+    with pytest.raises(FedTailorError, match=r"no part 'tset'.*train, validation, test"):
+        simulation.features(0, "tset")
+    with pytest.raises(FedTailorError, match=r"no validation samples.*validation=0.2"):
+        simulation.features(0, "validation")
+    with pytest.raises(FedTailorError, match="There is no client 'nobody'"):
+        simulation.features("nobody")
+    two_heads = Simulation(federation, "fedrod", NET, rounds=1).run()
+    with pytest.raises(FedTailorError, match=r"'fedrod'.*not cut into body and head"):
+        two_heads.features(0)
+    simulation.engine.holds_states = False  # as that of a deployment
+    with pytest.raises(FedTailorError, match="stay at the site"):
+        simulation.features(0)
+
+
 @dataclass(frozen=True)
 class Leaky(FedAvg):
     """Sends what it does not declare."""

@@ -29,6 +29,7 @@ from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.net import Net
 from fedtailor.randomness import Key, seeded
 
+PARTS = ("train", "validation", "test")  # of a client's samples
 READY_LIMIT = 2 * 1024**3  # bytes as floats; a larger federation is normalized batch by batch
 
 
@@ -159,6 +160,28 @@ class Worker:
         """Return the model that `score` evaluates, as an independent plain module; `state` is given where it is kept elsewhere."""
         model = self._personal(self._client(id, round, "evaluate", state), payload)
         return model.plain() if isinstance(model, Net) else copy.deepcopy(model)
+
+    def features(self, id: int, round: int, payload: Payload, state: State | None, part: str) -> tuple[Tensor, Tensor]:
+        """Return what the head of the model that `score` evaluates sees of a part of the client's samples, and the labels, on the CPU."""
+        split = self._part(id, part)
+        model = self._personal(self._client(id, round, "evaluate", state), payload)
+        if not isinstance(model, Net):
+            raise FedTailorError(
+                f"The personal model of '{self.method.name}' is a {type(model).__name__}, which is not cut into body and head: it has no "
+                "features. simulation.personal(client) returns the model itself."
+            )
+        return self.samples(split, (id, part)).embedded(model).cpu().clone(), split.y.cpu().clone()
+
+    def _part(self, id: int, part: str) -> Split:
+        """A part of a client's samples by its name, if it has any there."""
+        if part not in PARTS:
+            raise FedTailorError(f"There is no part {part!r} of a client's samples. Parts: {', '.join(PARTS)}.")
+        data = self.clients[id]
+        split: Split | None = getattr(data, part)
+        if split is None or not len(split):
+            advice = " Hold some out, such as validation=0.2." if part == "validation" else ""
+            raise FedTailorError(f"The client '{data.name}' has no {part} samples.{advice}")
+        return split
 
     def state(self, id: int) -> State:
         """Return the client's private state, which is its initial one before its first work; that is not stored."""

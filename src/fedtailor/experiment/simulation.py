@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedtailor.data.federation import Federation
 from fedtailor.engines import Engine, Outcome, Work, start_engine
@@ -56,7 +56,8 @@ class Simulation:
     """Runs a method on a federation; `for record in simulation` yields the metrics of each round.
 
     Everything a researcher wants to look at between rounds is open: `server.state`, `state(client)`, `traffic.down` and `traffic.up`
-    (the last round's payloads), `scores`, `ledger`, `metrics`. A vector becomes tensors by name with `server.net().body.named(vector)`.
+    (the last round's payloads), `scores`, `features(client)`, `ledger`, `metrics`. A vector becomes tensors by name with
+    `server.net().body.named(vector)`.
     """
 
     @keywords_of(Protocol)
@@ -324,8 +325,24 @@ class Simulation:
         if not self.engine.holds_states:
             raise FedTailorError("A site's personal model stays on its own disk, in the folder models/ of the site.")
         number = self.federation.number(client)
-        state = self.engine.state(number) if number in self.engine.known else None
-        return self.worker.personal(number, self.round, self._scored_with(number), state)
+        return self.worker.personal(number, self.round, self._scored_with(number), self._kept(number))
+
+    def features(self, client: int | str, part: str = "test") -> tuple[Tensor, Tensor]:
+        """Return features and labels of a client's train, validation or test samples, in order, on the CPU.
+
+        Features are what the head of its personal model sees, as that was last scored. The client is given by number or name.
+        """
+        if not self.engine.holds_states or not self.federation.at_hand:
+            raise FedTailorError(
+                "A site's samples and its personal model stay at the site, so there are no features of them here."
+            )
+        number = self.federation.number(client)
+        with self._threads():
+            return self.worker.features(number, self.round, self._scored_with(number), self._kept(number), part)
+
+    def _kept(self, client: int) -> State | None:
+        """Return a client's private state if it has worked, wherever it is kept."""
+        return self.engine.state(client) if client in self.engine.known else None
 
     @property
     def scored_with_replies(self) -> bool:
