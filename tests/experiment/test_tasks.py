@@ -160,6 +160,7 @@ def test_every_method_learns_every_task_it_claims(name, kind):
         options["ft_epochs"] = 2
     net = CNN(conv1=2, conv2=2, hidden=4) if stages else MLP(hidden=(6,))
     settings = {"rounds": 6, "lr": 0.1, "batch": 4, "seed": 3, "engine": "inline", "join": 0.75}
+    settings |= {"eval_closing": "each"}
     run = Simulation(federation, methods.build(name, options), net, **settings).run()
     assert all(math.isfinite(r["loss"]) for r in run.metrics)
     outputs = run.personal(0)(federation.clients[0].test.x)

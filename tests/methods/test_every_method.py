@@ -223,7 +223,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("name", EVERY)
 def test_it_trains_with_any_optimizer(name, kind):
-    run = simulation(name, federated(MIXED), rounds=3, **OPTIMIZERS[kind]).run()
+    run = simulation(name, federated(MIXED), rounds=3, eval_closing="each", **OPTIMIZERS[kind]).run()
     plain = simulation(name, federated(MIXED), rounds=3).run()
     assert all(r.get("diverged", 0) == 0 and math.isfinite(r["loss"]) for r in run.metrics)
     assert not torch.equal(model(run, 0), model(plain, 0))
@@ -237,7 +237,7 @@ def test_a_server_optimizer_steps_where_the_server_averages_and_is_refused_elsew
         with pytest.raises(FedTailorError, match="needs a method whose server averages"):
             simulation(name, federated(MIXED), server_optimizer="adam")
         return
-    run = simulation(name, federated(MIXED), rounds=3, server_optimizer="adam").run()
+    run = simulation(name, federated(MIXED), rounds=3, eval_closing="each", server_optimizer="adam").run()
     plain = simulation(name, federated(MIXED), rounds=3).run()
     stepped = {key.split(".")[1] for key in run.server.state if key.startswith("server_optimizer.")}
     assert stepped
