@@ -72,7 +72,7 @@ SETTINGS = {
         f"{d}-classes": _images(d, "partition=pathological partition.classes_per_client=5", "five classes per client")
         for d in SIZES
     },
-    "har": Setting("UCI HAR, 30 people", f"data=har {TABLES}"),
+    "har": Setting("UCI HAR, 30 people, a third of their samples", f"data=har data.fraction=0.3 {TABLES}"),
     "heart": Setting("heart disease, four hospitals", f"data=heart {TABLES}"),
     "lending": Setting(
         "Lending Club, 50 states, one loan in seven is bad",

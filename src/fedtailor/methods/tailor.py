@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,9 +10,10 @@ from torch import Tensor
 from fedtailor.data.task import CLASSES
 from fedtailor.learning import Client, Payload, Reply, Server
 from fedtailor.learning.head_mixing import best_logit_weight
-from fedtailor.methods.base import GlobalModel, methods
+from fedtailor.learning.samples import Samples
+from fedtailor.methods.base import NEWCOMER, GlobalModel, methods
 from fedtailor.nets.net import Net
-from fedtailor.registry import option
+from fedtailor.registry import log_between, option
 
 
 @methods.register("tailor")
@@ -19,13 +21,19 @@ from fedtailor.registry import option
 class Tailor(GlobalModel):
     """Learn one model without unlearning what a client lacks, then cut it to each client: its label prior first, a short fit last.
 
-    1. A client trains the global model on CE(f(x) − h·1[n_c = 0], y): the logits of classes that it does not have are held down, so
-       there is no need to unlearn them.
-    2. The server takes a step with momentum: v ← μ·v + (Σ p_i w_i − w), w ← w + v.
+    1. A client trains the global model on CE(f(x) − h_i·1[n_c = 0], y): the logits of classes that it does not have are held down, so
+       there is no need to unlearn them. h_i = h·H(p_i)/log(classes that it has): nothing is held down at a client of one class, which
+       would have nothing left to learn, and all of h where its classes are equally frequent.
+    2. The server takes a step with momentum: v ← μ·v + q·(Σ p_i w_i − w), w ← w + v. q is the share of all samples that the replies
+       stand for, but at least 1 − μ: with few clients in a round, momentum is a mean over rounds and not a longer step.
     3. A client's model begins as w_i⁰: w with α·log p_i(c) added to the head's bias, where p_i(c) ∝ n_c + ½ and α ∈ [0, 1] is what its
        training samples are best explained with. Where labels are alike at all clients, α says so.
-    4. After the last round it trains w_i⁰ for some epochs; w̄_i is the mean of the ends of the last of them, and its personal model
-       w_i⁰ + s·(w̄_i − w_i⁰).
+    4. After the last round it trains w_i⁰ for E epochs; w̄_i is the mean of the ends of the later half of them, and its personal model
+       w_i⁰ + s_i·(w̄_i − w_i⁰). s_i = s + (1 − s)·H(p_i)/log C: the more its labels are like those of any client, the less the prior can
+       tell, and the further it goes. E is two fifths of the epochs of all rounds, but at least 8 and at most 20.
+    5. As an option, a client keeps a model that it trains alone if that is better. It leaves out a fifth of its training samples, does 3
+       and 4 and trains alone on the rest, and looks which of the two is right on how many held-out samples on which the other is wrong. If
+       alone leads by more than one standard deviation of chance, √(a + b) of a to b, it trains alone on all and keeps that.
 
     Label counts do not leave the client. What travels is the model, as in FedAvg, and α as a logged number of the closing step.
     """
@@ -37,18 +45,23 @@ class Tailor(GlobalModel):
     tasks = CLASSES
     new_client = "adds its label prior to the global model and fits that for some epochs"
 
-    hold: float = option(3.0, "h: how far the logits of classes that a client lacks are held down", at_least=0.0)
+    hold: float = option(4.0, "h: how far the logits of classes that a client lacks are held down", at_least=0.0)
     momentum: float = option(0.85, "μ of the server's steps", at_least=0.0, at_most=0.999)
     prior: bool = option(True, "begin each personal model with the client's label prior")
-    close_epochs: int = option(10, "epochs of the closing fit", at_least=0)
-    close_lr: float = option(0.01, "its learning rate", above=0.0)
+    close_epochs: int | None = option(None, "E: epochs of the closing fit (none: by the rule above)", at_least=0)
+    close_lr: float = option(0.01, "its learning rate", above=0.0, search=log_between(0.002, 0.05))
     close_momentum: float = option(0.9, "its momentum", at_least=0.0, at_most=0.999)
-    averaged: int = option(5, "epochs whose ends are averaged", at_least=1)
-    step: float = option(0.75, "s: how far to go from the global model with prior to the fitted one", at_least=0.0)
+    averaged: int | None = option(None, "epochs whose ends are averaged (none: the later half)", at_least=1)
+    step: float = option(0.5, "s: how far a client of one class goes to the fitted model", at_least=0.0, at_most=1.0)
+    alone: int = option(
+        0, "epochs of a model trained alone, which a client keeps if it is better (0: none)", at_least=0
+    )
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=payload["model"])
-        held = self.hold * as_outputs(client, (client.label_counts == 0).to(client.samples.dtype))
+        even = entropy(client.label_counts) / math.log(max(2, int(client.label_counts.count_nonzero())))
+        absent = (client.label_counts == 0).to(client.samples.dtype)
+        held = self.hold * even * as_outputs(client, absent)
         if held.any():
             client.train(net.all, loss=lambda net, x, y: client.loss(net(x) - held, y))
         else:
@@ -56,7 +69,12 @@ class Tailor(GlobalModel):
         return {"model": net.all.vector}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        server.average(replies, "model", momentum=self.momentum)
+        samples = [float(reply.samples) for reply in replies]
+        share = max(sum(samples) / max(1, sum(server.sizes)), 1 - self.momentum)
+        if share < 1 and server.protocol.server_optimizer == "none":  # as if the others had sent the model back
+            replies = [*replies, Reply(NEWCOMER, 0, {"model": server.state["model"]})]
+            samples.append(sum(samples) * (1 / share - 1))
+        server.average(replies, "model", samples, momentum=self.momentum)
 
     def personal(self, client: Client, payload: Payload) -> Net:
         own = client.state.get("personal")
@@ -64,25 +82,50 @@ class Tailor(GlobalModel):
 
     @property
     def closing_steps(self) -> int:
-        return 1 if self.close_epochs else 0
+        return 0 if self.close_epochs == 0 and not self.alone else 1
 
     def finish(self, client: Client, payload: Payload) -> None:
-        net, alpha = self.with_prior(client, payload)
-        client.log(prior_weight=alpha)
-        begin = net.all.vector
-        client.train(
-            net.all,
-            epochs=self.close_epochs,
-            lr=self.close_lr,
-            momentum=self.close_momentum,
-            average=self.averaged,
-            purpose="close",
-        )
-        client.state["personal"] = begin + self.step * (net.all.vector - begin)
+        better_alone = self.alone > 0 and self.better_alone(client, payload)
+        net = self.trained_alone(client) if better_alone else self.closed(client, payload)
+        client.state["personal"] = net.all.vector
 
     def onboard(self, client: Client, payload: Payload) -> None:
-        if self.close_epochs:
+        if self.closing_steps:
             self.finish(client, payload)
+
+    def closed(self, client: Client, payload: Payload, purpose: str = "close") -> Net:
+        """The global model with prior, and a step from there to where it is fitted to the client's samples."""
+        net, alpha = self.with_prior(client, payload)
+        client.log(prior_weight=alpha)
+        begin, epochs = net.all.vector, self.close_epochs
+        if epochs is None:
+            epochs = min(max(2 * client.protocol.rounds * client.protocol.epochs // 5, 8), 20)
+        client.train(
+            net.all,
+            epochs=epochs,
+            lr=self.close_lr,
+            momentum=self.close_momentum,
+            average=self.averaged or (epochs + 1) // 2,
+            purpose=purpose,
+        )
+        step = self.step + (1 - self.step) * entropy(counts_of(client)) / math.log(client.classes)
+        net.all.vector = begin + step * (net.all.vector - begin)
+        return net
+
+    def trained_alone(self, client: Client, purpose: str = "alone") -> Net:
+        net = client.net()
+        client.train(net.all, epochs=self.alone, purpose=purpose)
+        return net
+
+    def better_alone(self, client: Client, payload: Payload) -> bool:
+        """Whether a model trained alone is better on held-out samples, beyond chance; no if there are too few to hold some out."""
+        whole, count = client.samples, len(client.samples) // 5
+        order = torch.randperm(len(whole), generator=client.rng("held out"))
+        held, client.samples = whole.subset(order[:count]), whole.subset(order[count:])
+        cut = hits(self.closed(client, payload, "close on a part"), held)
+        alone = hits(self.trained_alone(client, "alone on a part"), held)
+        client.samples = whole
+        return (alone - cut).sum().item() > (alone != cut).sum().item() ** 0.5
 
     def with_prior(self, client: Client, payload: Payload) -> tuple[Net, float]:
         """The global model with as much of the client's label prior in its head's bias as its training samples ask for, and α."""
@@ -90,7 +133,7 @@ class Tailor(GlobalModel):
         bias = net.head_bias
         if not self.prior or bias is None:
             return net, 0.0
-        counts = client.label_counts.to(client.samples.dtype) + 0.5
+        counts = counts_of(client).to(client.samples.dtype) + 0.5
         prior = (counts / counts.sum()).log()
         x, y = next(client.samples.chunks())
         net.eval()
@@ -99,6 +142,24 @@ class Tailor(GlobalModel):
             alpha = best_logit_weight(logits + prior.cpu().double(), logits, y.cpu())
             bias += alpha * as_outputs(client, prior)
         return net, alpha
+
+
+def counts_of(client: Client) -> Tensor:
+    """The label counts of a client's samples as they are now, be it all of them or a part."""
+    return torch.bincount(client.samples.y, minlength=client.classes)
+
+
+def entropy(counts: Tensor) -> float:
+    """Return H(p) of the shares p of counts."""
+    p = counts[counts > 0].double() / counts.sum()
+    return -(p * p.log()).sum().item()
+
+
+@torch.no_grad()
+def hits(net: Net, samples: Samples) -> Tensor:
+    """Return for each sample 1 if the net predicts its class, else 0."""
+    net.eval()
+    return torch.cat([torch.zeros(0), *((as_logits(net(x)).argmax(1) == y).float().cpu() for x, y in samples.chunks())])
 
 
 def as_logits(outputs: Tensor) -> Tensor:
