@@ -105,23 +105,24 @@ def page(found: Mapping[str, Any]) -> str:
             f"{unit * (means[one['method']] - means[ALONE]):+.1f} | {best} | {regret:.1f} | {'yes' if worthless else 'no'} | "
             f"{one['minutes']:.1f} |"
         )
+    names = ", ".join(f"`{method}`" for method in CANDIDATES)
     return f"""# How good the advice is
 
-Written by `python -m bench.advice` from the numbers of its runs. `fedtailor recommend` gets {MINUTES:g} minute for each of these federations,
-and knows no result of another. Then every candidate ({", ".join(f"`{m}`" for m in CANDIDATES)}) runs with the settings that were found for it, on all
-training samples with {len(SEEDS)} new seeds, and is scored on test samples, which the advice did not see. Regret is how much better the best of
-them is than what was advised, in points of the mean over clients (percent of what clients reach alone, where the metric is not a share).
-Training alone is as good where no candidate gains {100 * WORTH:g} points on test samples.
+Written by `python -m bench.advice` from the numbers of its runs. `fedtailor recommend` gets {MINUTES:g} minute for each of these
+federations, and knows no result of another. Then every candidate ({names}) runs with the settings that
+were found for it, on all training samples with {len(SEEDS)} new seeds, and is scored on test samples, which had no say in the advice. Regret is
+how much better the best of them is than what was advised, in points of the mean over clients (percent of what clients reach alone,
+where the metric is not a share). Training alone is as good where no candidate gains {100 * WORTH:g} points on test samples.
 
-**Mean regret {np.mean(regrets):.2f} points, the largest {max(regrets):.2f}. Of {alone} federations in which training alone is as good, {caught} were
-advised not to federate.**
+**Mean regret {np.mean(regrets):.2f} points, the largest {max(regrets):.2f}. Of {alone} federations in which training alone is as good,
+{caught} were advised not to federate.**
 
 | federation | advice | method | predicted gain | gain on test samples | best on test samples | regret | alone is as good | minutes |
 |---|---|---|---:|---:|---|---:|---|---:|
 {chr(10).join(rows)}
 
-Predicted gain: that of the best federated candidate over training alone, with its 95 % interval over clients; beside it, the same method's gain
-on test samples. Minutes were measured while other work ran on the machine.
+Predicted gain: that of the best federated candidate over training alone, with its 95 % interval over clients; beside it, the same
+method's gain on test samples. Minutes were measured while other work ran on the machine.
 """
 
 

@@ -23,10 +23,11 @@ import numpy as np
 
 from fedtailor.api.plan import plan
 from fedtailor.api.tune import tune_all
-from fedtailor.experiment.config import overridden
+from fedtailor.experiment.config import Config, overridden
 from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.run import carry_out
 from fedtailor.files import replace_text
+from fedtailor.methods import methods as registered
 from fedtailor.report.clients import Estimate, wilson
 from fedtailor.report.pictures import panels, save
 from fedtailor.report.ranking import ranking
@@ -87,13 +88,15 @@ def run(folder: Path, names: Sequence[str], methods: Sequence[str], budget: int)
     """Tune and run the methods in each setting, as `fedtailor compare --tune` does, but without pictures."""
     for name in names:
         values, place = overridden(None, SETTINGS[name].words.split()), folder / name
+        kind = Config.from_values(values).federation().task.kind
+        able = [method for method in methods if kind in registered.find(method).tasks]
 
         def on_trial(method: str, trial: Trial, best: Trial | None, name: str = name) -> None:
             print(f"{time.strftime('%H:%M')} {name}: {method}, trial {trial.number + 1}: {trial.score}", flush=True)
 
-        tuned = tune_all({**values, "seed": SEEDS[0]}, methods, budget, place / TUNING, callbacks=[], on_trial=on_trial)
+        tuned = tune_all({**values, "seed": SEEDS[0]}, able, budget, place / TUNING, callbacks=[], on_trial=on_trial)
         chosen = {method: found.values for method, found in tuned.items()}
-        for path, config in plan(values, methods, SEEDS, place, chosen).items():
+        for path, config in plan(values, able, SEEDS, place, chosen).items():
             carry_out(config, path)
         print(f"{time.strftime('%H:%M')} {name}: done", flush=True)
 
@@ -201,10 +204,11 @@ def _clients(run: Mapping[str, Any]) -> np.ndarray:
 
 
 def whole_ranking(found: Mapping[str, Any]) -> Any:
-    """Rank the methods over all settings and seeds."""
+    """Rank the methods over the settings that all of them can do, and their seeds."""
+    most = max(len(methods) for methods in found.values())
     blocks = {}
     for name, methods in found.items():
-        for seed in SEEDS:
+        for seed in SEEDS if len(methods) == most else ():
             block = {m: _clients(run) for m, own in methods.items() for run in own["runs"] if run["seed"] == seed}
             if block:
                 known = np.isfinite(np.stack(list(block.values()))).all(axis=0)
@@ -244,7 +248,9 @@ def page(found: Mapping[str, Any]) -> str:
     )
     ranks = whole_ranking(found)
     ranked = (
-        [as_markdown(ranks.sheet("Ranks over all settings and seeds"), 2), "![ranks](judge.png)\n"] if ranks else []
+        [as_markdown(ranks.sheet("Ranks over the settings that all methods can do"), 2), "![ranks](judge.png)\n"]
+        if ranks
+        else []
     )
     head = f"""# The fair judge
 
@@ -255,7 +261,7 @@ seeds. {ROUNDS} rounds of one epoch; the numbers are those of the last models. �
 of the evaluated rounds on test samples: it is not a result, but shows how much that habit adds. “Worse off than alone” are clients
 below `local` with the same seed; in brackets those below it by more than chance (Newcombe's 95 % interval over test samples). All of
 it took {hours / 3600:.1f} hours
-of one core, while other work ran beside it.
+of one core, while other work ran beside it. Methods that need more than two classes are left out of the binary tasks.
 
 {verdict(found)}
 """
