@@ -110,9 +110,9 @@ def page(found: Mapping[str, Any]) -> str:
 
 Written by `python -m bench.advice` from the numbers of its runs. `fedtailor recommend` gets {MINUTES:g} minute for each of these
 federations, and knows no result of another. Then every candidate ({names}) runs with the settings that
-were found for it, on all training samples with {len(SEEDS)} new seeds, and is scored on test samples, which had no say in the advice. Regret is
-how much better the best of them is than what was advised, in points of the mean over clients (percent of what clients reach alone,
-where the metric is not a share). Training alone is as good where no candidate gains {100 * WORTH:g} points on test samples.
+were found for it, on all training samples with {len(SEEDS)} new seeds, and is scored on test samples, which had no say in the advice.
+Regret is how much better the best of them is than what was advised, in points of the mean over clients (percent of what clients reach
+alone, where the metric is not a share). Training alone is as good where no candidate gains {100 * WORTH:g} points on test samples.
 
 **Mean regret {np.mean(regrets):.2f} points, the largest {max(regrets):.2f}. Of {alone} federations in which training alone is as good,
 {caught} were advised not to federate.**
