@@ -29,8 +29,8 @@ class Tailor(GlobalModel):
     3. A client's model begins as w_i⁰: w with α·log p_i(c) added to the head's bias, where p_i(c) ∝ n_c + ½ and α ∈ [0, 1] is what its
        training samples are best explained with. Where labels are alike at all clients, α says so.
     4. After the last round it trains w_i⁰ for E epochs; w̄_i is the mean of the ends of the later half of them, and its personal model
-       w_i⁰ + s_i·(w̄_i − w_i⁰). s_i = s + (1 − s)·H(p_i)/log C: the more its labels are like those of any client, the less the prior can
-       tell, and the further it goes. E is two fifths of the epochs of all rounds, but at least 8 and at most 20.
+       w_i⁰ + s_i·(w̄_i − w_i⁰) with s_i = n_i/(n_i + n₀): the fewer samples it has, the less its fit is to be trusted. E is two fifths of
+       the epochs of all rounds, but at least 8 and at most 20.
     5. As an option, a client keeps a model that it trains alone if that is better. It leaves out a fifth of its training samples, does 3
        and 4 and trains alone on the rest, and looks which of the two is right on how many held-out samples on which the other is wrong. If
        alone leads by more than one standard deviation of chance, √(a + b) of a to b, it trains alone on all and keeps that.
@@ -52,7 +52,7 @@ class Tailor(GlobalModel):
     close_lr: float = option(0.01, "its learning rate", above=0.0, search=log_between(0.002, 0.05))
     close_momentum: float = option(0.9, "its momentum", at_least=0.0, at_most=0.999)
     averaged: int | None = option(None, "epochs whose ends are averaged (none: the later half)", at_least=1)
-    step: float = option(0.5, "s: how far a client of one class goes to the fitted model", at_least=0.0, at_most=1.0)
+    doubt: float = option(20.0, "n₀: with so many samples a client goes half the way to the fitted model", at_least=0.0)
     alone: int = option(
         0, "epochs of a model trained alone, which a client keeps if it is better (0: none)", at_least=0
     )
@@ -108,7 +108,7 @@ class Tailor(GlobalModel):
             average=self.averaged or (epochs + 1) // 2,
             purpose=purpose,
         )
-        step = self.step + (1 - self.step) * entropy(counts_of(client)) / math.log(client.classes)
+        step = len(client.samples) / (len(client.samples) + self.doubt)
         net.all.vector = begin + step * (net.all.vector - begin)
         return net
 
@@ -119,9 +119,10 @@ class Tailor(GlobalModel):
 
     def better_alone(self, client: Client, payload: Payload) -> bool:
         """Whether a model trained alone is better on held-out samples, beyond chance; no if there are too few to hold some out."""
-        whole, count = client.samples, len(client.samples) // 5
-        order = torch.randperm(len(whole), generator=client.rng("held out"))
-        held, client.samples = whole.subset(order[:count]), whole.subset(order[count:])
+        whole = client.samples
+        if len(whole) < 5:
+            return False
+        client.samples, held = client.split(0.2)
         cut = hits(self.closed(client, payload, "close on a part"), held)
         alone = hits(self.trained_alone(client, "alone on a part"), held)
         client.samples = whole
@@ -159,7 +160,7 @@ def entropy(counts: Tensor) -> float:
 def hits(net: Net, samples: Samples) -> Tensor:
     """Return for each sample 1 if the net predicts its class, else 0."""
     net.eval()
-    return torch.cat([torch.zeros(0), *((as_logits(net(x)).argmax(1) == y).float().cpu() for x, y in samples.chunks())])
+    return torch.cat([(as_logits(net(x)).argmax(1) == y).float() for x, y in samples.chunks()])
 
 
 def as_logits(outputs: Tensor) -> Tensor:
