@@ -100,9 +100,9 @@ def run(config: Config, rounds: Path | None) -> Numbers:
 
 
 def cost(out: Path, setting: str, repeats: int = 2) -> None:
-    """Seconds of CPU spent in training by FedAvg, tailor and FedAvg+FT, in turn in one process."""
+    """Seconds of CPU spent in training by FedAvg and tailor, in turn in one process."""
     spent: dict[str, list[float]] = {}
-    for _, variant in product(range(repeats), ("fedavg", "tailor", "fedavg-ft")):
+    for _, variant in product(range(repeats), ("fedavg", "tailor")):
         with simulation_of(config_of(setting, variant, 1)) as simulation:
             spent.setdefault(variant, []).append(seconds_of(simulation))
     replace_text(out / f"{setting}.cost", json.dumps(spent))
