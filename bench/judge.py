@@ -105,7 +105,7 @@ def collect(folder: Path) -> dict[str, Any]:
     """Return the numbers of all settings that are there: every client's score, best test rounds, settings and seconds."""
     found: dict[str, Any] = {}
     for name, setting in SETTINGS.items():
-        if not (folder / name).is_dir():
+        if not any((folder / name).glob("*-s*/config.toml")):
             continue
         by_method: dict[str, Any] = {}
         trials = read_tuning(folder / name / TUNING)
@@ -122,8 +122,8 @@ def collect(folder: Path) -> dict[str, Any]:
                     "seconds": round(result.seconds, 1),
                 }
             )
-        found[name] = by_method
-    return found
+        found[name] = {method: own for method, own in by_method.items() if len(own["runs"]) == len(SEEDS)}
+    return {name: methods for name, methods in found.items() if LOCAL in methods}
 
 
 def _tuning(trials: Sequence[Trial]) -> dict[str, Any]:
