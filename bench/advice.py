@@ -28,7 +28,7 @@ from fedtailor.tuning.space import replaced
 from fedtailor.tuning.trials import best_trial, read_trials
 from fedtailor.tuning.tune import TUNING
 
-MINUTES = 1.0
+MINUTES = 2.0
 SEEDS = (21, 22, 23)
 RUN = "rounds=15 engine=inline eval_every=15"
 DIGITS = f"data=digits clients=10 net=mlp batch=20 {RUN}"
@@ -108,7 +108,7 @@ def page(found: Mapping[str, Any]) -> str:
     names = ", ".join(f"`{method}`" for method in CANDIDATES)
     return f"""# How good the advice is
 
-Written by `python -m bench.advice` from the numbers of its runs. `fedtailor recommend` gets {MINUTES:g} minute for each of these
+Written by `python -m bench.advice` from the numbers of its runs. `fedtailor recommend` gets {MINUTES:g} minutes for each of these
 federations, and knows no result of another. Then every candidate ({names}) runs with the settings that
 were found for it, on all training samples with {len(SEEDS)} new seeds, and is scored on test samples, which had no say in the advice.
 Regret is how much better the best of them is than what was advised, in points of the mean over clients (percent of what clients reach
