@@ -29,7 +29,10 @@ def main() -> None:
     results: dict[str, list[Result]] = {}
     for part in args.parts or PARTS:
         began = time.perf_counter()
-        results[part] = importlib.import_module(f"bench.torture.{part}").run(args.share)
+        results[part] = []
+        for result in importlib.import_module(f"bench.torture.{part}").run(args.share):
+            results[part].append(result)
+            print(f"{part}: {result.promise}: {result.tries} tries, {len(result.failures)} failures", file=sys.stderr)
         print(f"{part}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
         for text in [text for result in results[part] for text in result.failures[:5]]:
             print(f"    {text}", file=sys.stderr)

@@ -82,23 +82,21 @@ class Study:
         return f"other bytes in {other}" if other else ""
 
 
-def run(share: float) -> list[Result]:
+def run(share: float) -> Iterator[Result]:
     with workplace():
         studies = [Study.of(method, f"whole/{method}", *words) for method, words in EVENTS.items()]
         systems = [Study.of(method, f"whole/system-{method}", *words) for method, words in SYSTEMS.items()]
-        return disturbed(studies, systems, share)
+        yield from disturbed(studies, systems, share)
 
 
-def disturbed(studies: list[Study], systems: list[Study], share: float) -> list[Result]:
+def disturbed(studies: list[Study], systems: list[Study], share: float) -> Iterator[Result]:
     rng = random.Random(0)
-    return [
-        Result.of("kill -9 at a file event, resume: same bits", _kills(studies, share)),
-        Result.of("the same, killed at a file event of the resume too", _kills_twice(studies, share, rng)),
-        Result.of("disk full from a file event on: one sentence; resume: same bits", _full(studies, share)),
-        Result.of("kill -9 at a random moment (five systems), resume: same bits", _moments(systems, share, rng)),
-        Result.of("a file cut, changed or deleted: same bits or one sentence", _damage(studies, share, rng)),
-        Result.of("two resumes at once: one is told, same bits", _two(studies[0], share)),
-    ]
+    yield Result.of("kill -9 at a file event, resume: same bits", _kills(studies, share))
+    yield Result.of("the same, killed at a file event of the resume too", _kills_twice(studies, share, rng))
+    yield Result.of("disk full from a file event on: one sentence; resume: same bits", _full(studies, share))
+    yield Result.of("kill -9 at a random moment (five systems), resume: same bits", _moments(systems, share, rng))
+    yield Result.of("a file cut, changed or deleted: same bits or one sentence", _damage(studies, share, rng))
+    yield Result.of("two resumes at once: one is told, same bits", _two(studies[0], share))
 
 
 def _kills(studies: list[Study], share: float) -> Iterator[str]:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import fedtailor as ft
+import fedtailor.api.run as run_module
 from fedtailor.experiment.lock import locked
 from fedtailor.experiment.run import carry_out
 from fedtailor.experiment.run_folder import read_lines
@@ -279,3 +280,20 @@ def test_pictures_wait_for_another_process_that_draws(tmp_path, federation):
     assert time.monotonic() - began > 0.2
     assert (tmp_path / "a" / "accuracy.png").exists()
     other.join()
+
+
+@pytest.mark.parametrize("ends_in", ["logged_picture", "plot"])
+def test_a_run_that_ended_while_it_drew_has_all_pictures_after_the_next_try(tmp_path, federation, monkeypatch, ends_in):
+    def draw() -> None:
+        ft.run(federation, "fedsimsup", net="mlp", rounds=1, out=tmp_path / "a", callbacks=[])
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module if ends_in == "logged_picture" else ft.Run, ends_in, killed)
+        with pytest.raises(KeyboardInterrupt):
+            draw()
+    draw()
+    assert (tmp_path / "a" / "logged.png").exists()
+    assert (tmp_path / "a" / "accuracy.png").exists()

@@ -11,6 +11,6 @@ from bench.torture.kills import Study, disturbed, workplace
 def test_whatever_happens_to_a_run_its_folder_ends_as_if_it_had_not():
     with workplace():
         study = Study.of("fedavg-ft", "whole/fedavg-ft", "method.ft_epochs=1", "rounds=2")
-        results = disturbed([study], [study], 0.02)
+        results = list(disturbed([study], [study], 0.02))
     assert all(result.tries >= 1 for result in results)
     assert [failure for result in results for failure in result.failures] == []

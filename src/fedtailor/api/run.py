@@ -202,8 +202,8 @@ class Run(Results):
         with locked(self.path, patience=PATIENCE):  # the process that finished the run may be drawing them
             result = read_run(self.path)
             if result.evaluated:
-                self.plot()
                 logged_picture(result, self.path / "logged.png")
+                self.plot()  # last: that its picture is there says that all are
 
     def close(self) -> None:
         """End the processes that the run started; otherwise they end with this object."""
