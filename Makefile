@@ -2,12 +2,14 @@
 # make test     set up .venv and pass all tests but those that take long and those over the network
 # make slow     pass those that take long: clusters, killed processes, browsers
 # make network  pass those over the network: real server and site processes on the loopback network, and attacks on them
+# make docs     set up .venv and build the site into site/, without warnings and without network
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 PYTHON ?= python3
 
-.PHONY: demo test slow network lint bench clean
+.PHONY: demo test slow network lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/fedtailor compare local fedavg fedper fedrep data=digits clients=20 partition.beta=0.1 net=lenet rounds=30 lr=0.1 --out runs/demo
@@ -28,6 +30,10 @@ lint: $(READY)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
+# Material for MkDocs says at every start that it gets fixes until May 2027; the variable leaves that out.
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 bench: $(READY)
 	$(BIN)/python -m bench.rounds
 
@@ -36,5 +42,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) runs build dist site

@@ -1,0 +1,56 @@
+"""Hooks of mkdocs: add the generated pages, fill in generated tables, and turn LaTeX into MathML."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from tools.pages import cards, commands, leaves, mathematics, options  # noqa: E402
+
+PICTURE = re.compile(r"!\[[^]]*\]\((images/[\w-]+\.svg)\)")
+TABLES = {"methods": leaves.methods_table, "entries": leaves.entries_table}
+
+
+def on_config(config: Any) -> Any:
+    """List the method cards by family, and all pages of results, in the navigation."""
+    for entry in config.nav:
+        if "Methods" in entry:
+            entry["Methods"] = [
+                "methods/index.md",
+                *({title: [f"methods/{n}.md" for n in names]} for title, names in cards.by_family().items()),
+            ]
+        if "Results" in entry:
+            found = sorted(p.name for p in (Path(config.docs_dir) / "results").glob("*.md"))
+            entry["Results"] += [f"results/{name}" for name in found if f"results/{name}" not in entry["Results"]]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    made = {**cards.pages(), "reference/commands.md": commands.page(), "reference/options.md": options.page()}
+    for path, text in made.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
+    """Fill in tables, and put pictures that are SVG into the page itself, where they follow its colours."""
+    for name, made in TABLES.items():
+        markdown = markdown.replace(f"<!-- table: {name} -->", made())
+    return PICTURE.sub(lambda found: _on_lines((Path(config.docs_dir) / found[1]).read_text()), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    return mathematics.with_mathml(html)
+
+
+def _on_lines(svg: str) -> str:
+    """Return a picture without blank lines, which would end the block of HTML."""
+    return "\n".join(line for line in svg.splitlines() if line.strip())

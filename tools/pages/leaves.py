@@ -1,0 +1,22 @@
+"""The tables of what leaves a client, for the page on privacy."""
+
+from __future__ import annotations
+
+from fedtailor.methods import methods
+from fedtailor.privacy import LEARNT
+from fedtailor.report.sheets import escape_markdown
+from tools.pages.text import code, table
+
+
+def methods_table() -> str:
+    rows = [
+        [f"[`{name}`](methods/{name}.md)", code(cls.down), code(cls.up), code(cls.keeps)]
+        for name, cls in sorted(methods.classes.items())
+    ]
+    return table(["method", "the server sends", "a client sends", "a client keeps"], rows)
+
+
+def entries_table() -> str:
+    return table(
+        ["entry", "what it reveals"], [[f"`{entry}`", escape_markdown(what)] for entry, what in LEARNT.items()]
+    )
