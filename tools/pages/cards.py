@@ -35,7 +35,7 @@ NOTATION = r"""
   $p_i = n_i / \sum_{j \in S_t} n_j$.
 - $\mathrm{sg}[\cdot]$ stops the gradient, $\odot$ multiplies entry by entry, and $\leftarrow$ assigns.
 """
-PROTOCOL = "data=digits clients=10 partition.beta=0.1 rounds=10"
+PROTOCOL = "data=digits partition.beta=0.1 rounds=10"
 NEEDED = {  # what a method cannot do without, or would make no sense without, or would be slow without
     "perada": "net=cnn data.server_share=0.1 method.akt_steps=20 method.akt_batch=64",
     "heart": "net=cnn data.server_share=0.1 method.akt_steps=20 method.akt_batch=64 method.pgd_steps=5",
@@ -198,5 +198,5 @@ def example(name: str) -> str:
 
 def _example(cls: type[Method]) -> str:
     made = f"ft.{cls.__name__}()"
-    python = f'import fedtailor as ft\n\nrun = ft.run("digits", {made}, clients=10, rounds=10)  # options are arguments of {cls.__name__}'
+    python = f'import fedtailor as ft\n\nrun = ft.run("digits", {made}, rounds=10)  # options are arguments of {cls.__name__}'
     return f"```sh\n{example(cls.name)}\n```\n\n```py\n{python}\n```\n"

@@ -37,11 +37,9 @@ def natural(page: Path = RESULTS / "natural.md") -> dict[str, list[Place]]:
     found: dict[str, list[Place]] = {}
     for section in SECTION.finditer(page.read_text() if page.exists() else ""):
         metric = METRIC.search(section["text"])
-        rows = list(ROW.finditer(section["text"]))
+        rows = [row for row in ROW.finditer(section["text"]) if row["name"] != "method"]
         for rank, row in enumerate(rows, start=1):
             mean, _, gain, worse = (cell.strip() for cell in row["cells"].split("|")[:4])
-            if row["name"] == "method":
-                continue
             known = None if gain == "diverged" else float(gain)
             place = Place(section["title"], metric["metric"] if metric else "", rank, len(rows), mean, known, worse)
             found.setdefault(row["name"], []).append(place)

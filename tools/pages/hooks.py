@@ -44,13 +44,13 @@ def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
     """Fill in tables, and put pictures that are SVG into the page itself, where they follow its colours."""
     for name, made in TABLES.items():
         markdown = markdown.replace(f"<!-- table: {name} -->", made())
-    return PICTURE.sub(lambda found: _on_lines((Path(config.docs_dir) / found[1]).read_text()), markdown)
+    return PICTURE.sub(lambda found: _block((Path(config.docs_dir) / found[1]).read_text()), markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:
     return mathematics.with_mathml(html)
 
 
-def _on_lines(svg: str) -> str:
-    """Return a picture without blank lines, which would end the block of HTML."""
-    return "\n".join(line for line in svg.splitlines() if line.strip())
+def _block(svg: str) -> str:
+    """Return a picture as a block of HTML: without blank lines, which would end it."""
+    return "\n".join(["<div>", *(line for line in svg.splitlines() if line.strip()), "</div>"])

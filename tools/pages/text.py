@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedtailor.registry import Option
 from fedtailor.report.sheets import escape_markdown
+
+
+HUGE = re.compile(r"( and)? ≤ \d(\.\d+)?e\+\d+")  # bounds that only keep out mistakes
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
@@ -37,13 +41,13 @@ def option_table(prefix: str, options: Sequence[Option]) -> str:
         [
             f"`{prefix}{o.name}`",
             f"`{shown(o.default)}`",
-            escape_markdown(o.type),
+            escape_markdown(HUGE.sub("", o.type)),
             *([escape_markdown(str(o.search or ""))] if tuned else []),
             escape_markdown(o.meaning),
         ]
         for o in options
     ]
-    return table(header, rows)
+    return f'<div class="options" markdown>\n\n{table(header, rows)}\n</div>\n'
 
 
 def paragraphs(cls: type) -> list[str]:
