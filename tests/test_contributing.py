@@ -1,4 +1,4 @@
-"""The worked examples of CONTRIBUTING.md and docs/your-model.md, followed to the letter in an empty folder outside the repository."""
+"""The worked examples of docs/write-a-method.md and docs/your-model.md, followed to the letter in an empty folder elsewhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def commands(guide: str) -> list[list[str]]:
 
 
 def test_a_method_in_one_file(fedtailor, tmp_path):
-    assert written("CONTRIBUTING.md", tmp_path) == ["fednudge.py", "test_fednudge.py"]
+    assert written("docs/write-a-method.md", tmp_path) == ["fednudge.py", "test_fednudge.py"]
     only = {"PYTHONPATH": str(Path(str(ft.__file__)).parents[1])}  # the package, and nothing of this repository
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
@@ -53,7 +53,7 @@ def test_a_method_in_one_file(fedtailor, tmp_path):
         check=False,
     )
     assert "1 passed" in tested.stdout, tested.stdout + tested.stderr
-    told, compared = commands("CONTRIBUTING.md")
+    told, compared, *_ = commands("docs/write-a-method.md")
     assert "share of the averaged head" in " ".join(fedtailor(*told, cwd=tmp_path).split())
     assert "fednudge" in fedtailor(*compared, *QUICK, "net=mlp", "--out", "out", cwd=tmp_path)
     assert (tmp_path / "out" / "fednudge-nu-0.2-s0" / "models" / "client-00003.safetensors").exists()

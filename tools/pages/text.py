@@ -10,7 +10,6 @@ from typing import Any
 from fedtailor.registry import Option
 from fedtailor.report.sheets import escape_markdown
 
-
 HUGE = re.compile(r"( and)? ≤ \d(\.\d+)?e\+\d+")  # bounds that only keep out mistakes
 
 
