@@ -37,6 +37,7 @@ from fedtailor.experiment.run import carry_out, polite_stop, simulation_of
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.experiment.saved_models import SavedModels
 from fedtailor.experiment.simulation import Simulation
+from fedtailor.extras import can_draw
 from fedtailor.learning.metrics import Asked
 from fedtailor.methods import Method, methods
 from fedtailor.nets import Architecture
@@ -197,7 +198,7 @@ class Run(Results):
 
     def draw(self, *, fresh: bool = True) -> None:
         """Draw all pictures in the run folder; without `fresh` only if there are none yet."""
-        if not fresh and (self.path / "accuracy.png").exists():
+        if (not fresh and (self.path / "accuracy.png").exists()) or not can_draw():
             return
         with locked(self.path, patience=PATIENCE):  # the process that finished the run may be drawing them
             result = read_run(self.path)

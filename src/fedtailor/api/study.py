@@ -18,6 +18,7 @@ from fedtailor.errors import FedTailorError, nearest
 from fedtailor.experiment.callbacks import Callbacks
 from fedtailor.experiment.config import Config, Settings
 from fedtailor.experiment.options import RunOptions, keywords_of
+from fedtailor.extras import can_draw
 from fedtailor.files import replace_text
 from fedtailor.methods import Method
 from fedtailor.report.clients import client_picture
@@ -95,8 +96,9 @@ class Study(Results):
         """Write the table and the pictures of all runs."""
         results = self.results
         replace_text(self.path / "table.csv", comparison_csv(results))
-        self.plot()
-        client_picture(results, self.path / "clients.png")
+        if can_draw():
+            self.plot()
+            client_picture(results, self.path / "clients.png")
 
     def __repr__(self) -> str:
         runs = [f"  {run.path.name}: {run.state}" for run in self.runs]

@@ -63,8 +63,8 @@ def compare(
     console.print(comparison_table(study.results))
     show_clients(study.results)
     pictures = [folder / name for name in ("accuracy.png", "clients.png") if (folder / name).exists()]
-    files = f"Table: {folder / 'table.csv'}\nPictures: {', '.join(map(str, pictures))}\nRuns: {folder}/*"
-    console.print(files, soft_wrap=True)
+    drawn = f"Pictures: {', '.join(map(str, pictures))}\n" if pictures else ""
+    console.print(f"Table: {folder / 'table.csv'}\n{drawn}Runs: {folder}/*", soft_wrap=True)
 
 
 def _seeds(text: str) -> list[int]:

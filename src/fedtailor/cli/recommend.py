@@ -28,6 +28,7 @@ def recommend(
         from fedtailor.api.recommend import CANDIDATES, advise
         from fedtailor.api.run import new_folder
         from fedtailor.experiment.config import overridden
+        from fedtailor.extras import can_draw
         from fedtailor.files import replace_text
         from fedtailor.report.progress import Progress
         from fedtailor.report.recommendation import next_command, recommendation_picture, sentences
@@ -40,12 +41,14 @@ def recommend(
         )
     head, *reasons = sentences(advice)
     command = next_command(advice, given)
-    recommendation_picture(advice, folder / "recommendation.png")
+    picture = folder / "recommendation.png"
+    if drawn := can_draw():
+        recommendation_picture(advice, picture)
     listed = "\n".join(f"- {reason}" for reason in reasons)
-    page = f"# {head}\n\n{listed}\n\nNext:\n\n    {command}\n\n![scores and gains](recommendation.png)\n"
-    replace_text(folder / "recommendation.md", page)
+    shown = f"\n![scores and gains]({picture.name})\n" if drawn else ""
+    replace_text(folder / "recommendation.md", f"# {head}\n\n{listed}\n\nNext:\n\n    {command}\n{shown}")
     console.print(f"\n{head}", style="bold", soft_wrap=True)
     for reason in reasons:
         console.print(f"- {reason}", soft_wrap=True)
     console.print(f"Next:  {command}", soft_wrap=True)
-    console.print(f"Page: {folder / 'recommendation.md'}\nPicture: {folder / 'recommendation.png'}", soft_wrap=True)
+    console.print(f"Page: {folder / 'recommendation.md'}" + (f"\nPicture: {picture}" if drawn else ""), soft_wrap=True)

@@ -148,6 +148,8 @@ def watch(
     """
     with importing():
         from fedtailor.report.live import HERE, serve
+        from fedtailor.report.page import plotly_js
+    plotly_js()  # without it, say so before a browser asks
     with serve([run], _command("watch", [run], {"--port": port}), port) as server:
         typer.echo(printable(f"Watching {run} at http://{HERE}:{server.server_port}/  (Ctrl-C ends it)"))
         try:

@@ -12,6 +12,7 @@ from rich.text import Text
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.run import polite_stop
+from fedtailor.extras import can_draw
 from fedtailor.files import make_folder
 from fedtailor.papers.comparison import Comparison, comparison_of
 from fedtailor.papers.estimate import Estimate, estimate
@@ -19,7 +20,6 @@ from fedtailor.papers.grid import Grid, GridStatus, carry_out, slug
 from fedtailor.papers.presets import Preset, find
 from fedtailor.papers.reproduction import FULL
 from fedtailor.papers.scale import Scale
-from fedtailor.report.figures import draw_figures
 from fedtailor.report.progress import GridProgress
 from fedtailor.report.reproduction import column_tables, write_tables
 
@@ -80,6 +80,10 @@ class Reproduction:
 
     def draw(self, comparison: Comparison) -> list[str]:
         """Draw the figures that belong to the preset; return their file names."""
+        if not can_draw():
+            return []
+        from fedtailor.report.figures import draw_figures
+
         return [path.name for path in draw_figures(comparison, self.grid.out)]
 
     @staticmethod

@@ -72,4 +72,5 @@ def conclude(run: Run) -> None:
         raise typer.Exit(130)
     console.print(comparison_table(run.results))
     pictures = [run.path / name for name in ("accuracy.png", "labels.png", "logged.png") if (run.path / name).exists()]
-    console.print(f"Run folder: {run.path}\nPictures: {', '.join(map(str, pictures))}", soft_wrap=True)
+    drawn = f"\nPictures: {', '.join(map(str, pictures))}" if pictures else ""
+    console.print(f"Run folder: {run.path}{drawn}", soft_wrap=True)

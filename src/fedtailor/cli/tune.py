@@ -53,6 +53,7 @@ def tune(
 
 def conclude(tuned: dict[str, Tuned], folder: Path) -> None:
     """Show what was chosen, and draw how much the learning rate matters."""
+    from fedtailor.extras import can_draw
     from fedtailor.report.sheets import as_rich
     from fedtailor.report.tuning import sensitivity_picture, settings, tuning_sheet
 
@@ -60,7 +61,7 @@ def conclude(tuned: dict[str, Tuned], folder: Path) -> None:
     console.print(as_rich(tuning_sheet(trials, with_settings=False)))
     for name, found in tuned.items():
         console.print(f"{name}: {settings(found.best)}", soft_wrap=True)
-    if sensitivity_picture(trials, folder / "sensitivity.png"):
+    if can_draw() and sensitivity_picture(trials, folder / "sensitivity.png"):
         console.print(f"Picture: {folder / 'sensitivity.png'}", soft_wrap=True)
 
 

@@ -28,6 +28,7 @@ from fedtailor.data.pool import Pool, data_root
 from fedtailor.data.split_check import check_split
 from fedtailor.data.task import CLASSES, KINDS, Kind, Task
 from fedtailor.errors import FedTailorError, nearest
+from fedtailor.extras import extra
 from fedtailor.limits import check_bytes, check_count
 from fedtailor.randomness import numpy_stream, torch_stream
 from fedtailor.registry import build
@@ -319,8 +320,8 @@ class Federation:
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """Draw who holds which labels; also save it if a path is given (.png, .pdf or .svg)."""
-        from fedtailor.report.labels import label_figure
-
+        with extra("report", "A picture"):
+            from fedtailor.report.labels import label_figure
         if self.kind == "regression":
             raise FedTailorError("The samples of a regression have no labels to be drawn.")
         figure = label_figure(self.label_counts, self.labels, [client.name for client in self.clients])

@@ -30,6 +30,7 @@ from fedtailor.experiment.ledger import HEADER, Ledger
 from fedtailor.experiment.legacy_folder import lengths
 from fedtailor.experiment.lock import is_locked
 from fedtailor.experiment.simulation import Simulation
+from fedtailor.extras import can_draw
 from fedtailor.files import replace_text as replace_text  # offered here too
 from fedtailor.files import replacing
 from fedtailor.learning.metrics import CONFUSION, confusion
@@ -263,7 +264,7 @@ class RunFolder:
                 log.warning("'%s' was damaged, or the data is not what it was: it is written anew.", self.labels)
             replace_text(self.labels, text)
         picture = self.path / "labels.png"
-        if not picture.exists():
+        if not picture.exists() and can_draw():
             with replacing(picture) as draft:
                 federation.plot(draft)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from scipy.optimize import brentq
-
 FINEST = 4 * sys.float_info.epsilon  # the smallest relative tolerance that SciPy accepts
 
 
@@ -16,6 +14,8 @@ def argmin_convex(derivative: Callable[[float], float], low: float = 0.0, high: 
     A root of the derivative is as exact as the derivative itself; comparing values would stop at √ε. An end where the derivative is
     NaN is returned as if the function were smallest there.
     """
+    from scipy.optimize import brentq  # slow to import
+
     if not derivative(low) < 0:
         return low
     if not derivative(high) > 0:

@@ -11,10 +11,10 @@ from typing import Literal
 import numpy as np
 
 from fedtailor.experiment.headline import Headline
+from fedtailor.extras import extra
 from fedtailor.report.charts import MOST_NAMES as FEW
 from fedtailor.report.charts import Chart, Curve, Groups, Points, curves, of_one_seed, strips
 from fedtailor.report.groups import by_method
-from fedtailor.report.pictures import panels, save
 from fedtailor.report.results import Result
 from fedtailor.report.sheets import Sheet
 from fedtailor.report.significance import ranked
@@ -172,6 +172,8 @@ def all_clients(groups: Groups, metric: Headline, baseline: str = "") -> list[Cl
 
 def client_picture(results: Sequence[Result], path: Path) -> bool:
     """Draw who gains and who loses under the best method; return False, and draw nothing, without a baseline."""
+    with extra("report", "A picture"):
+        from fedtailor.report.pictures import panels, save
     found = all_clients(by_method(results), results[0].metric)
     if not found or found[0].alone is None:
         return False
@@ -181,6 +183,8 @@ def client_picture(results: Sequence[Result], path: Path) -> bool:
 
 def metric_picture(results: Sequence[Result], path: Path, metric: Headline | None = None) -> None:
     """Draw the mean over clients per round (left) and every client's own value (right), by name if there is one run."""
+    with extra("report", "A picture"):
+        from fedtailor.report.pictures import panels, save
     metric = metric or results[0].metric
     groups, config = by_method(results), results[0].config
     data, partition, net = (config[part]["name"] for part in ("data", "partition", "net"))

@@ -12,15 +12,15 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, Template
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
+from fedtailor.extras import extra
 from fedtailor.report.sections import Section
 from fedtailor.report.sheets import Best, one_line
 
 
 def page(sections: Sequence[Section], stamp: str = "") -> str:
     """Render the whole page; with a stamp, the page polls its server for changes since."""
-    scripts = [get_plotlyjs(), _file("page.js")]
+    scripts = [plotly_js(), _file("page.js")]
     return _template("page.html").render(
         sections=sections,
         live=bool(stamp),
@@ -29,6 +29,14 @@ def page(sections: Sequence[Section], stamp: str = "") -> str:
         scripts=[Markup(script) for script in scripts],
         content=Markup(_inline(content(sections, stamp))),
     )
+
+
+def plotly_js() -> str:
+    """Return the library that draws the page's charts, as it comes with plotly."""
+    with extra("report", "The page"):
+        from plotly.offline import get_plotlyjs
+    script: str = get_plotlyjs()
+    return script
 
 
 def content(sections: Sequence[Section], stamp: str = "") -> str:

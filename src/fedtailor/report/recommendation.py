@@ -11,8 +11,8 @@ import numpy as np
 
 from fedtailor.experiment.config import part_values
 from fedtailor.experiment.headline import Headline
+from fedtailor.extras import extra
 from fedtailor.report.charts import MOST_NAMES, Chart, Curve, Points
-from fedtailor.report.pictures import panels, save
 from fedtailor.report.tables import readable_bytes
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def next_command(advice: Advice, words: Sequence[str]) -> str:
 
 def recommendation_picture(advice: Advice, path: Path) -> None:
     """Draw the score of each candidate, and the gain of each client over training alone."""
+    with extra("report", "A picture"):
+        from fedtailor.report.pictures import panels, save
     metric = advice.metric
     names = sorted(advice.scores, key=lambda name: advice.scores[name] * (1 if metric.lower_is_better else -1))
     scores = np.array([metric.scale * advice.scores[name] for name in names])

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.headline import Headline
+from fedtailor.extras import extra
 from fedtailor.report.charts import Chart, Curve
-from fedtailor.report.pictures import panels, save
 from fedtailor.report.sheets import Sheet
 from fedtailor.tuning.trials import Trial, best_trial, read_trials
 from fedtailor.tuning.tune import BASE
@@ -81,6 +81,8 @@ def sensitivity_chart(trials: Trials) -> Chart:
 
 def sensitivity_picture(trials: Trials, path: Path) -> bool:
     """Draw the chart; return False, and draw nothing, if no learning rate was searched."""
+    with extra("report", "A picture"):
+        from fedtailor.report.pictures import panels, save
     chart = sensitivity_chart(trials)
     if not chart.marks:
         return False

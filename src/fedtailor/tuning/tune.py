@@ -207,6 +207,6 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise FedTailorError("Tuning needs Optuna: pip install 'fedtailor[tune]'") from None
+        raise FedTailorError("Tuning needs Optuna:  pip install 'fedtailor[tune]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
