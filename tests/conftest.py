@@ -12,7 +12,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from fedtailor import Federation
+from fedtailor import Federation, methods, nets
 
 SIZES = (12, 7, 20, 9)
 CLASSES = 3
@@ -74,3 +74,13 @@ def fedtailor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
         return output
 
     return run
+
+
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """Forget afterwards what a test registered: other tests look at all entries."""
+    before = [(part, dict(part)) for r in (methods.methods, nets.nets) for part in (r.classes, r.aliases)]
+    yield
+    for part, entries in before:
+        part.clear()
+        part.update(entries)

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,7 @@ import fedtailor as ft
 ROOT = Path(__file__).parents[1]
 QUICK = ("rounds=2", "clients=4", "partition=iid")
 
-
-@pytest.fixture(autouse=True)
-def registries() -> Iterator[None]:
-    """Forget afterwards what the examples registered: other tests look at all entries."""
-    before = [(part, dict(part)) for r in (ft.methods.methods, ft.nets.nets) for part in (r.classes, r.aliases)]
-    yield
-    for part, entries in before:
-        part.clear()
-        part.update(entries)
+pytestmark = pytest.mark.usefixtures("registries")
 
 
 def written(guide: str, folder: Path) -> list[str]:

@@ -34,6 +34,7 @@ def test_the_citation_has_what_the_format_asks_for():
     assert (citation["version"], citation["license"], citation["type"]) == (VERSION, "Apache-2.0", "software")
 
 
+@pytest.mark.usefixtures("registries")
 def test_a_typed_program_of_a_user_runs(tmp_path):
     assert runpy.run_path(str(CLIENT))["main"](tmp_path) == (2, VERSION)
 
