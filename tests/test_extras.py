@@ -14,7 +14,7 @@ import fedtailor as ft
 from fedtailor.extras import extra
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-OPTIONAL = ["matplotlib", "plotly", "sklearn", "pyarrow", "datasets", "flwr", "ray", "onnx", "onnxscript", "optuna"]
+OPTIONAL = ["matplotlib", "plotly", "pyarrow", "datasets", "flwr", "ray", "onnx", "onnxscript", "optuna"]
 OPTIONAL += ["mlflow", "tensorboard"]
 PLAIN = """
 import contextlib, io, json, sys
