@@ -252,6 +252,9 @@ def page(found: Mapping[str, Any]) -> str:
         if ranks
         else []
     )
+    left = [setting.title for name, setting in SETTINGS.items() if name not in found]
+    missing = f"Not run yet: {'; '.join(left)}. " if left else ""
+    known = "HAR was among the settings that `tailor` was designed with." if "har" in found else ""
     head = f"""# The fair judge
 
 Written by `python -m bench.judge` from docs/results/judge.json. Each method gets {BUDGET} trials per setting to find its learning rate,
@@ -260,9 +263,8 @@ samples, with seed {SEEDS[0]}. Then it runs with seeds {SEEDS[0]} to {SEEDS[-1]}
 seeds. {ROUNDS} rounds of one epoch; the numbers are those of the last models. “Best test round” is what those report who take the best
 of the evaluated rounds on test samples: it is not a result, but shows how much that habit adds. “Worse off than alone” are clients
 below `local` with the same seed; in brackets those below it by more than chance (Newcombe's 95 % interval over test samples). All of
-it took {hours / 3600:.1f} hours
-of one core, while other work ran beside it. Methods that need more than two classes are left out of the binary tasks.
-HAR was among the settings that `tailor` was designed with; the others were not looked at.
+it took {hours / 3600:.1f} hours of one core, while other work ran beside it. Methods that need more than two classes are left out of the binary tasks.
+{missing}{known}
 
 {verdict(found)}
 """
