@@ -263,7 +263,8 @@ samples, with seed {SEEDS[0]}. Then it runs with seeds {SEEDS[0]} to {SEEDS[-1]}
 seeds. {ROUNDS} rounds of one epoch; the numbers are those of the last models. “Best test round” is what those report who take the best
 of the evaluated rounds on test samples: it is not a result, but shows how much that habit adds. “Worse off than alone” are clients
 below `local` with the same seed; in brackets those below it by more than chance (Newcombe's 95 % interval over test samples). All of
-it took {hours / 3600:.1f} hours of one core, while other work ran beside it. Methods that need more than two classes are left out of the binary tasks.
+it took {hours / 3600:.1f} hours of one core, while other work ran beside it.
+Methods that need more than two classes are left out of the binary tasks.
 {missing}{known}
 
 {verdict(found)}
