@@ -90,6 +90,7 @@ def test_any_number_of_actors_gives_the_same_bits_as_one_process(name, workers, 
     assert_same_bits(one, many)
 
 
+@pytest.mark.slow
 def test_what_clients_log_in_a_closing_step_is_that_of_one_process():
     one, many = (simulate("tailor", engine, rounds=1).run() for engine in ("inline", "ray"))
     logged = {i: outcome.logged for i, outcome in one.outcomes.items()}
