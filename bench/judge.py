@@ -5,7 +5,7 @@
     python -m bench.judge page runs/judge --page docs/results/judge.md --json docs/results/judge.json
 
 Each setting has a folder of its own, which `fedtailor report` reads; the same command goes on after an interruption. The page is made of
-judge.json, which has the score of every client in every run.
+judge.json, which has the score of every client in every run. Settings whose folders are gone stay in it as they are.
 """
 
 from __future__ import annotations
@@ -124,6 +124,12 @@ def collect(folder: Path) -> dict[str, Any]:
             )
         found[name] = {method: own for method, own in by_method.items() if len(own["runs"]) == len(SEEDS)}
     return {name: methods for name, methods in found.items() if LOCAL in methods}
+
+
+def merged(path: Path, fresh: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a judge.json with those just collected in place of older ones of the same setting."""
+    both = json.loads(path.read_text()) | fresh
+    return {name: both[name] for name in SETTINGS if name in both}
 
 
 def _tuning(trials: Sequence[Trial]) -> dict[str, Any]:
@@ -289,7 +295,8 @@ def main() -> None:
     if given.what == "run":
         run(given.folder, given.settings or list(SETTINGS), given.methods.split(","), given.budget)
         return
-    found = collect(given.folder)
+    fresh = collect(given.folder)
+    found = merged(given.json, fresh) if given.json and given.json.exists() else fresh
     if given.json:
         replace_text(given.json, json.dumps(found, indent=None, separators=(",", ":")) + "\n")
     if given.page:
@@ -297,7 +304,7 @@ def main() -> None:
         ranks = whole_ranking(found)
         if ranks:
             save(panels([ranks.chart()], size=(7, 3.6)), given.page.with_suffix(".png"))
-        for name in found:
+        for name in fresh:
             sensitivity_picture(read_tuning(given.folder / name / TUNING), given.folder / name / "sensitivity.png")
 
 

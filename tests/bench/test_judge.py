@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -55,3 +57,13 @@ def test_regret_and_caught_cases_by_hand():
         "Mean regret 2.67 points, the largest 5.00. Of 2 federations in which training alone is as good,\n1 were"
         in text
     )
+
+
+def test_settings_whose_folders_are_gone_stay_in_the_file(tmp_path):
+    path = tmp_path / "judge.json"
+    path.write_text(json.dumps({"heart": "old", "har": "old"}))
+    assert list(judge.merged(path, {"har": "new", "cifar10-classes": "new"}).items()) == [
+        ("cifar10-classes", "new"),
+        ("har", "new"),
+        ("heart", "old"),
+    ]
