@@ -12,7 +12,7 @@ from torch.autograd import gradcheck
 from fedtailor import Federation, Protocol
 from fedtailor.learning import Participant
 from fedtailor.learning.distill import Lesson, distil, kl, mean_output, outputs_of, symmetric_kl
-from fedtailor.learning.participants import Modules
+from fedtailor.learning.modules import Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import score
 from fedtailor.nets.mlp import MLP

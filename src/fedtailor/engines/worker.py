@@ -20,7 +20,7 @@ from fedtailor.engines.work import Work
 from fedtailor.errors import FedTailorError
 from fedtailor.learning import Client, Payload, Protocol, State
 from fedtailor.learning.metrics import CONFUSION, selected
-from fedtailor.learning.participants import Modules
+from fedtailor.learning.modules import Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.schedule import lr_factor
 from fedtailor.learning.scoring import Score, score

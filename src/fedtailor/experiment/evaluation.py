@@ -53,6 +53,21 @@ def best_record(records: Sequence[Mapping[str, Any]], metric: Metric, *, validat
     return best
 
 
+def with_best(
+    now: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]], metric: Metric, round: int, *, validated: bool
+) -> dict[str, Any]:
+    """Return an evaluation with the metric that selects and, by that metric, the best of it and the earlier ones."""
+    best = best_record([*earlier, now], metric, validated=validated)
+    return {
+        **now,
+        **({} if metric.name == "accuracy" else {"select_by": metric.name}),
+        **({"lower_is_better": True} if metric.lower_is_better and metric.name not in METRICS else {}),
+        f"best_{metric.name}": best.get(metric.name),
+        f"best_{metric.name}_mean": best.get(f"{metric.name}_mean"),
+        "best_round": best.get("round", round),
+    }
+
+
 def _summary(metric: Metric, tested: Mapping[int, Score], task: Task | None, labels: Labels) -> dict[str, float]:
     known = {i: s for i, s in tested.items() if not math.isnan(s.value(metric.name))}
     values = np.sort([s.value(metric.name) for s in known.values()])

@@ -14,7 +14,8 @@ from safetensors.torch import save
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.experiment.config import Config, apply_override
 from fedtailor.files import make_folder, replace_bytes
-from fedtailor.learning.participants import Modules, Participant
+from fedtailor.learning.modules import Modules
+from fedtailor.learning.participants import Participant
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import score
 from fedtailor.nets import Net

@@ -21,7 +21,7 @@ from fedtailor.experiment.config import Config
 from fedtailor.experiment.given import GivenNet
 from fedtailor.experiment.journal import mark_of
 from fedtailor.experiment.run_folder import TABLE, RunFolder, replace_text
-from fedtailor.learning.participants import Modules
+from fedtailor.learning.modules import Modules
 from fedtailor.nets.net import Net
 from fedtailor.printable import cell
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,8 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.aggregation import Aggregation
 from fedtailor.experiment.by_client import ByClient
 from fedtailor.experiment.callbacks import Callback, Record, calling
-from fedtailor.experiment.evaluation import best_record, summarize
+from fedtailor.experiment.clock import Clock
+from fedtailor.experiment.evaluation import best_record, summarize, with_best
 from fedtailor.experiment.headline import last_mean
 from fedtailor.experiment.ledger import Ledger
 from fedtailor.experiment.notices import Notices
@@ -32,8 +32,7 @@ from fedtailor.experiment.options import ProtocolOptions, keywords_of
 from fedtailor.experiment.sampling import select
 from fedtailor.files import writing
 from fedtailor.learning import Payload, Protocol, Reply, Server, State
-from fedtailor.learning.metrics import METRICS
-from fedtailor.learning.participants import Modules
+from fedtailor.learning.modules import Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import Score
 from fedtailor.methods import Method, methods
@@ -252,16 +251,8 @@ class Simulation:
         phase = "round" if self.closed == 0 else "finish"
         metric = self.worker.metrics[0]
         now: Record = self._summary() if due else dict.fromkeys(self._summary({}))
-        seen = [r for r in self.metrics if r["phase"] == phase] + [now]
-        best = best_record(seen, metric, validated=self.protocol.validation > 0)
-        return {
-            **now,
-            **({} if metric.name == "accuracy" else {"select_by": metric.name}),
-            **({"lower_is_better": True} if metric.lower_is_better and metric.name not in METRICS else {}),
-            f"best_{metric.name}": best.get(metric.name),
-            f"best_{metric.name}_mean": best.get(f"{metric.name}_mean"),
-            "best_round": best.get("round", self.round),
-        }
+        seen = [r for r in self.metrics if r["phase"] == phase]
+        return with_best(now, seen, metric, self.round, validated=self.protocol.validation > 0)
 
     def _summary(self, scores: Mapping[int, Score] | None = None) -> Record:
         scores, clients = self.scores if scores is None else scores, self.federation.clients
@@ -403,16 +394,3 @@ class Simulation:
             yield
         finally:
             torch.set_num_threads(before)
-
-
-class Clock:
-    """Seconds spent in each activity of a round."""
-
-    def __init__(self) -> None:
-        self.seconds = {"seconds_training": 0.0, "seconds_evaluation": 0.0, "seconds_communication": 0.0}
-        self._last = time.perf_counter()
-
-    def lap(self, activity: str) -> None:
-        now = time.perf_counter()
-        self.seconds[f"seconds_{activity}"] += now - self._last
-        self._last = now

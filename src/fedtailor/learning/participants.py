@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from fedtailor.learning.descent import Descent
 from fedtailor.learning.kernels import features_suffice, kernel
 from fedtailor.learning.losses import Loss
 from fedtailor.learning.mixing import Reply, State, Weights, weighted_mean
+from fedtailor.learning.modules import Modules
 from fedtailor.learning.protocol import Protocol
 from fedtailor.learning.sample_weights import weights_of
 from fedtailor.learning.samples import ENDLESS, Samples, shuffled_pairs
@@ -28,55 +28,10 @@ from fedtailor.learning.schedule import lr_factor
 from fedtailor.learning.scoring import Score, score
 from fedtailor.learning.server_optimizer import server_step
 from fedtailor.nets.architecture import Architecture
-from fedtailor.nets.build import build_net
 from fedtailor.nets.net import Net, Part, Pull
 from fedtailor.randomness import Key, derive, torch_stream
 
 log = logging.getLogger("fedtailor")
-
-
-class Modules:
-    """The modules of one worker, one for each role, lent to whichever party is at work. Vectors belong to parties, modules do not."""
-
-    def __init__(
-        self,
-        architecture: str | Architecture | nn.Module,
-        head: str | None,
-        task: Task,
-        protocol: Protocol,
-        carry_buffers: bool,
-    ):
-        self.architecture = architecture
-        self.head = head
-        self.task = task
-        self.protocol = protocol
-        self.carry_buffers = carry_buffers
-        _check_weights(protocol, task)
-        self.lent: dict[tuple[str, str], tuple[Net, Tensor]] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For a new process, which builds nets of its own: those sent to it would share this one's memory."""
-        return {**self.__dict__, "lent": {}}
-
-    def lend(self, role: str, architecture: str | Architecture | None = None) -> tuple[Net, Tensor]:
-        """The net of a role, and the vector of its initial weights and statistics."""
-        key = (role, "" if architecture is None else repr(architecture))
-        if key not in self.lent:
-            net = self.build(architecture, self.protocol.seed)
-            self.lent[key] = (net, torch.cat([net.local_buffers, net.all.vector]))
-        return self.lent[key]
-
-    def build(self, architecture: str | Architecture | None, seed: int) -> Net:
-        return build_net(
-            self.architecture if architecture is None else architecture,
-            self.task,
-            head=self.head if architecture is None else None,
-            seed=seed,
-            carry_buffers=self.carry_buffers,
-            fast=self.protocol.fast == "auto",
-            dtype=self.protocol.torch_dtype,
-            device=torch.device(self.protocol.device),
-        )
 
 
 class Participant:
@@ -405,12 +360,3 @@ class Server(Participant):
         weights, state = server_step(protocol, self.state[name][start:], mean[start:], state)
         self.state.update({prefix + key: tensor for key, tensor in state.items()})
         return torch.cat([mean[:start], weights])
-
-
-def _check_weights(protocol: Protocol, task: Task) -> None:
-    """Refuse class weights that do not fit the task."""
-    asked = protocol.class_weights
-    if asked != "none" and task.kind == "regression":
-        raise FedTailorError("class_weights need classes, but this is a regression task. Leave them out.")
-    if not isinstance(asked, str) and len(asked) != task.classes:
-        raise FedTailorError(f"class_weights has {len(asked)} numbers, but the task has {task.classes} classes.")

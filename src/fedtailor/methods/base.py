@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedtailor.data.task import KINDS, Kind
 from fedtailor.learning import Client, Payload, Protocol, Reply, Server, State
-from fedtailor.learning.participants import Modules
+from fedtailor.learning.modules import Modules
 from fedtailor.registry import Registry, check
 
 NEWCOMER = -1  # in place of the number of a client that the server does not know

@@ -17,7 +17,7 @@ from fedtailor.learning import (
     mean_of_means,
     near_prototypes,
 )
-from fedtailor.learning.participants import Modules
+from fedtailor.learning.modules import Modules
 from fedtailor.methods.base import Method, methods
 from fedtailor.methods.finetune import FedAvgFT
 from fedtailor.nets.net import Net

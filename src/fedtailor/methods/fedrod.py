@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedtailor.learning import Client, Payload, State
-from fedtailor.learning.participants import Modules
+from fedtailor.learning.modules import Modules
 from fedtailor.methods.base import GlobalModel, methods
 
 ABSENT = -20.0  # log-frequency of a class that the client does not have

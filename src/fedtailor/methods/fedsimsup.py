@@ -11,7 +11,7 @@ from fedtailor.data.task import CLASSES
 from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
 from fedtailor.learning.branches import Branches, Supervised, alone, in_parallel, in_series
 from fedtailor.learning.mixing import mix_into_rows
-from fedtailor.learning.participants import Modules
+from fedtailor.learning.modules import Modules
 from fedtailor.learning.similarity import similarity_weights
 from fedtailor.learning.supervisors import Supervisors
 from fedtailor.methods.base import Method, methods
