@@ -86,6 +86,9 @@ class ClientData:
     train: Split
     test: Split
     validation: Split | None = None  # held out of the training samples; see `Federation.with_validation`
+    triggered: Split | None = (
+        None  # test samples with an attack's trigger, labelled as the attackers want; see `attacks.backdoor`
+    )
 
     def apart(self) -> ClientData:
         return replace(
@@ -93,6 +96,7 @@ class ClientData:
             train=self.train.apart(),
             test=self.test.apart(),
             validation=None if self.validation is None else self.validation.apart(),
+            triggered=None if self.triggered is None else self.triggered.apart(),
         )
 
 

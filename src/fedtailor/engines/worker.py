@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from fedtailor.attacks.backdoor import SUCCESS
 from fedtailor.data.client_data import ClientData, Split
 from fedtailor.data.federation import Federation
 from fedtailor.data.task import Task
@@ -204,9 +205,12 @@ class Worker:
         return client
 
     def _scored(self, model: nn.Module, id: int) -> Score:
-        """The score on a client's test samples and, if it has any, on its validation samples."""
+        """The score on a client's test samples and, if it has any, on its validation samples and those with an attack's trigger."""
         data = self.clients[id]
         test = self._score_on(model, data.test, (id, "test"))
+        if data.triggered is not None:
+            success = self._score_on(model, data.triggered, (id, "triggered")).accuracy
+            test = replace(test, values={**test.values, SUCCESS: success})
         if data.validation is None:
             return test
         return replace(test, validation=self._score_on(model, data.validation, (id, "validation")))
