@@ -17,6 +17,7 @@ from fedtailor.engines.base import Outcome
 from fedtailor.engines.flower.checks import ReplyChecks
 from fedtailor.engines.work import Work
 from fedtailor.experiment.onboarding import onboard
+from fedtailor.learning import Reply, weighted_mean
 from fedtailor.methods import methods
 from fedtailor.nets.cnn import CNN
 from fedtailor.nets.mlp import MLP
@@ -67,11 +68,11 @@ STRANGE = {
 }
 
 
-def simulation(name: str, federation: Federation, **settings) -> Simulation:
+def simulation(name: str, federation: Federation, *, options: dict | None = None, **settings) -> Simulation:
     if name in WITH_PROXY:
         x, y = samples(np.random.default_rng(3), [0, 1, 2] * 4)
         federation = dataclasses.replace(federation, server=Split(torch.from_numpy(x), torch.from_numpy(y)))
-    options = dict(OPTIONS.get(name, {}))
+    options = {**OPTIONS.get(name, {}), **(options or {})}
     if any(f.name == "ft_epochs" for f in dataclasses.fields(methods.classes[name])):
         options["ft_epochs"] = 2
     net = CNN(conv1=2, conv2=2, hidden=4) if name in WITH_STAGES else MLP(hidden=(4,))
@@ -233,7 +234,7 @@ def test_it_trains_with_any_optimizer(name, kind):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_server_optimizer_steps_where_the_server_averages_and_is_refused_elsewhere(name):
-    if not methods.classes[name].averages:
+    if not methods.classes[name].averaged:
         with pytest.raises(FedTailorError, match="needs a method whose server averages"):
             simulation(name, federated(MIXED), server_optimizer="adam")
         return
@@ -244,3 +245,32 @@ def test_a_server_optimizer_steps_where_the_server_averages_and_is_refused_elsew
     assert stepped <= set(run.method.up)
     assert not any(torch.equal(run.server.state[entry], plain.server.state[entry]) for entry in stepped)
     assert all(math.isfinite(r["loss"]) for r in run.metrics)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_it_declares_as_averaged_reaches_the_server_by_the_mean_alone(name):
+    """With those entries taken out of the replies, and means of them at server.mean, the server's state is the same."""
+    options = {"tau": 2} if name == "pgfedsplit" else {}
+    plain, run = (simulation(name, federated(MIXED), rounds=3, options=options) for _ in range(2))
+    method, asked = run.method, set()
+    hidden = set(method.averaged) - set(method.individually)
+    aggregate = type(method).aggregate
+
+    class Hiding:
+        def aggregate(self, server, replies):
+            full = {reply.client: reply for reply in replies}
+
+            def mean(server, replies, entry, by):
+                asked.add(entry)
+                return weighted_mean([full[r.client] for r in replies], entry, by)
+
+            server.means = dict.fromkeys(hidden, mean)
+            kept = [{k: v for k, v in r.payload.items() if k not in hidden} for r in replies]
+            aggregate(method, server, [Reply(r.client, r.samples, p) for r, p in zip(replies, kept, strict=True)])
+
+    run.aggregation.method = Hiding()
+    plain.run()
+    run.run()
+    assert asked == hidden
+    for entry, value in plain.server.state.items():
+        torch.testing.assert_close(run.server.state[entry], value)

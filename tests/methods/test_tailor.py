@@ -103,7 +103,7 @@ def test_without_momentum_hold_and_close_it_is_fedavg_with_prior_to_the_bit():
 
 
 def test_a_whole_step_to_the_last_epoch_is_plain_fine_tuning():
-    close = {"close_epochs": 4, "close_lr": 0.1, "close_momentum": 0.0, "averaged": 1, "doubt": 0.0}
+    close = {"close_epochs": 4, "close_lr": 0.1, "close_momentum": 0.0, "averaged_epochs": 1, "doubt": 0.0}
     ours = Simulation(skewed(), Tailor(hold=0, momentum=0, prior=False, **close), NET, rounds=2, **SETTINGS).run()
     theirs = Simulation(skewed(), FedAvgFT(ft_epochs=4), NET, rounds=2, **SETTINGS).run()
     for i in range(3):

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from fedtailor.methods import Method, methods
-from fedtailor.privacy import learnt
+from fedtailor.privacy.reveals import learnt
 from fedtailor.registry import options
 from fedtailor.report.sheets import escape_markdown
 from tools.pages.evidence import Place, judged, natural

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedtailor.methods import methods
-from fedtailor.privacy import LEARNT
+from fedtailor.privacy.reveals import LEARNT
 from fedtailor.report.sheets import escape_markdown
 from tools.pages.text import code, table
 

@@ -21,7 +21,7 @@ from fedtailor.data.federation import Federation
 from fedtailor.data.skew import Skew, skew_of
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.callbacks import Callbacks
-from fedtailor.experiment.config import CHOICES, Config, Settings
+from fedtailor.experiment.config import TABLES, Config, Settings
 from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.options import RunOptions, keywords_of
 from fedtailor.experiment.run import simulation_of
@@ -125,7 +125,7 @@ def advise(
 ) -> Advice:
     """Search settings of the candidates in `path`, measure what the best of them gains, and decide."""
     began = time.monotonic()
-    fixed = [key for key in values if key not in CHOICES] if fixed is None else fixed
+    fixed = [key for key in values if key not in TABLES] if fixed is None else fixed
     callbacks = [Progress()] if callbacks is None else callbacks
     first = Config.from_values({**values, "method": ALONE})
     federation = first.federation() if federation is None else federation

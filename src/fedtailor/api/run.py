@@ -65,6 +65,7 @@ def run(
     head: str | None = None,
     out: str | PathLike[str] | None = None,
     callbacks: Callbacks | None = None,
+    privacy: Mapping[str, Any] | None = None,
     **options: Unpack[RunOptions],
 ) -> Run:
     """Run a method on a federation, into a run folder with checkpoints, tables and pictures.
@@ -72,11 +73,12 @@ def run(
     `federation` may also be the name of a data set, or a `Config`. `method` is a name ("fedrep",
     "fedrep:head_epochs=5") or an object (`ft.FedRep(head_epochs=5)`), fedrep by default; `net` a name or any module that returns logits,
     by default one that fits the samples; `head` names the module's head. `out` is the folder, by default a new one below runs/; if it
-    already holds this run, the run is resumed; any other run is refused. `callbacks` replace the progress bar.
+    already holds this run, the run is resumed; any other run is refused. `callbacks` replace the progress bar. `privacy` has a rule for
+    each entry that leaves a client, such as {"body": "dp", "epsilon": 2}.
 
     >>> run = ft.run(federation, "fedrep", net=MyModule(), rounds=50, out="runs/a")  # doctest: +SKIP
     """
-    values = values_of(federation, net, head, options)
+    values = values_of(federation, net, head, options, privacy)
     set_method(values, method)
     config = Config.from_values(values)
     path = (
@@ -270,7 +272,13 @@ class Run(Results):
         return module
 
 
-def values_of(federation: Data, net: AnyNet | None, head: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(
+    federation: Data,
+    net: AnyNet | None,
+    head: str | None,
+    options: Mapping[str, Any],
+    privacy: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Return these arguments as config values."""
     values: dict[str, Any] = {}
     if isinstance(federation, Config):
@@ -288,6 +296,8 @@ def values_of(federation: Data, net: AnyNet | None, head: str | None, options: M
         raise FedTailorError("head=… names a submodule of a net of your own: give that as net=….")
     elif net is not None:
         values["net"] = net if isinstance(net, str) else part_values(net)
+    if privacy is not None:
+        values["privacy"] = dict(privacy)
     return values | dict(options)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from torch import nn
 
@@ -38,6 +38,7 @@ def compare(
     head: str | None = None,
     out: str | PathLike[str] | None = None,
     callbacks: Callbacks | None = None,
+    privacy: Mapping[str, Any] | None = None,
     **options: Unpack[RunOptions],
 ) -> Study:
     """Run several methods with the same seeds on one federation, each into a folder of its own below `out`.
@@ -52,7 +53,7 @@ def compare(
         raise FedTailorError("A comparison has seeds=…, such as seeds=3 or seeds=[5, 6], in place of seed.")
     path = Path(out) if out is not None else new_folder("comparison")
     chosen = range(seeds) if isinstance(seeds, int) else seeds
-    values = values_of(federation, net, head, options)
+    values = values_of(federation, net, head, options, privacy)
     tuned = {}
     if tune:
         first = {**values, "seed": chosen[0]}

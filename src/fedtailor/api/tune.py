@@ -14,7 +14,7 @@ from fedtailor.api.run import AnyNet, Data, given, new_folder, set_method, value
 from fedtailor.data.federation import Federation
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.callbacks import Callbacks
-from fedtailor.experiment.config import CHOICES, Config, Settings
+from fedtailor.experiment.config import TABLES, Config, Settings
 from fedtailor.experiment.options import RunOptions, keywords_of
 from fedtailor.methods import Method
 from fedtailor.registry import options
@@ -35,6 +35,7 @@ def tune(
     head: str | None = None,
     out: str | PathLike[str] | None = None,
     callbacks: Callbacks | None = None,
+    privacy: Mapping[str, Any] | None = None,
     **options: Unpack[RunOptions],
 ) -> dict[str, Tuned]:
     """Search the settings of each method with the same number of trials, judged on validation samples of the clients.
@@ -46,7 +47,7 @@ def tune(
     {'lr': 0.11, 'optimizer': 'sgd', 'server_optimizer': 'none', 'method.lam': 0.3}
     """
     asked = [methods] if isinstance(methods, str | Method) else list(methods)
-    values = values_of(federation, net, head, options)
+    values = values_of(federation, net, head, options, privacy)
     fixed = fixed_keys(federation, options)
     path = Path(out) if out is not None else new_folder(TUNING)
     return tune_all(values, asked, budget, path, *given(federation, net), fixed=fixed, callbacks=callbacks)
@@ -67,7 +68,7 @@ def tune_all(
     """Tune all methods on the same federation, each in a folder of its own below `path`; `fixed` are the keys that are given."""
     if budget < 1:
         raise FedTailorError(f"A budget of {budget} trials is not allowed: expected at least 1 per method.")
-    plain = [key for key in values if key not in CHOICES] if fixed is None else fixed
+    plain = [key for key in values if key not in TABLES] if fixed is None else fixed
     plans = plan(values, methods, [int(values.get("seed", 0))], path)
     spaces = [search_space(config, {*plain, *_own_keys(m)}) for config, m in zip(plans.values(), methods, strict=True)]
     federation = next(iter(plans.values())).federation() if federation is None else federation

@@ -14,7 +14,7 @@ from fedtailor.data.pool import Source, sources
 from fedtailor.experiment.config import DataSettings
 from fedtailor.methods import Method, methods
 from fedtailor.nets import nets
-from fedtailor.privacy import learnt
+from fedtailor.privacy.reveals import learnt
 from fedtailor.registry import Option, Registry, options
 
 REGISTRIES: dict[str, Registry] = {"methods": methods, "datasets": sources, "nets": nets, "partitions": partitions}

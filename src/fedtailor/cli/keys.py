@@ -12,6 +12,7 @@ from rich.text import Text
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.experiment.config import CHOICES, DataSettings, Settings
 from fedtailor.learning.metrics import METRICS
+from fedtailor.privacy.rules import DPOptions
 from fedtailor.registry import Option, options
 
 LISTED_BY = {"method": "methods", "data": "datasets", "partition": "partitions", "net": "nets"}
@@ -46,6 +47,7 @@ def every_key() -> RenderableType:
     table = Table.grid(Column(no_wrap=True), Column(), padding=(0, 2))
     for title, names in groups.items():
         _add(table, title, {name: known[name] for name in names if name in known})
+    _add(table, "Privacy (and a rule for each name, such as privacy.body=dp)", _privacy_keys())
     _add(table, "Any data set", {f"data.{o.name}": o for o in options(DataSettings)})
     how = "`fedtailor options KEY` shows one key, `fedtailor methods NAME` (datasets, partitions, nets) the dotted keys of one."
     return Group(table, Text(how))
@@ -75,6 +77,7 @@ def _all_keys() -> dict[str, list[tuple[Option, list[str]]]]:
     """Return each key with its descriptions and, if it is dotted, who has it; entries that agree share a description."""
     keys = {o.name: [(o, list[str]())] for o in (*PARTS.values(), *options(Settings))}
     keys |= {f"data.{o.name}": [(o, [])] for o in options(DataSettings)}
+    keys |= {key: [(o, [])] for key, o in _privacy_keys().items()}
     for kind, registry in CHOICES.items():
         for name, cls in sorted(registry.classes.items()):
             for o in options(cls):
@@ -85,6 +88,10 @@ def _all_keys() -> dict[str, list[tuple[Option, list[str]]]]:
                 else:
                     owners.append(name)
     return keys
+
+
+def _privacy_keys() -> dict[str, Option]:
+    return {f"privacy.{o.name}": o for o in options(DPOptions)}
 
 
 def _add(table: Table, title: str, known: Mapping[str, Option]) -> None:

@@ -15,10 +15,10 @@ from fedtailor.learning.protocol import Protocol
 from fedtailor.nets.weights import provenance
 from fedtailor.registry import build, option
 
-PLAIN = re.compile(r"[\w.+-]{0,64}")  # text that a server may send: a name, never a path
+PLAIN = re.compile(r"[\w.+()=,-]{0,64}")  # text that a server may send: a name, never a path
 NAME = re.compile(r"[\w-]{1,64}")  # a federation's name, which becomes a folder's
 WEIGHTS = "weights_sha256"  # stands for the file of initial weights, whose path is each machine's own
-ASKED = ("method", "net", *(name for name in options_of(Protocol) if name != "device"))
+ASKED = ("method", "net", "privacy", *(name for name in options_of(Protocol) if name != "device"))
 AGREEING: tuple[Aspect, ...] = ("columns", "categories", "scaling", "labels")  # by which sites with tables can agree
 
 

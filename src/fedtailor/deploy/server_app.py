@@ -162,7 +162,9 @@ class ServerApp:
         self._say(description)
         federation = self._with_proxy(federation_of(sites, description))
         engine = self._engine(federation, sites)
-        simulation = Simulation(federation, config.method, config.net, engine=engine, protocol=config.settings)
+        simulation = Simulation(
+            federation, config.method, config.net, engine=engine, protocol=config.settings, privacy=config.privacy
+        )
         simulation.server.sizes = list(
             capped(dict(enumerate(simulation.server.sizes)), self.settings.max_share).values()
         )

@@ -142,7 +142,9 @@ class SiteNode:
         settings, number = self.config.settings, self.place.client
         if number is not None:
             data = data.with_validation(settings.validation, settings.seed, first=number)
-        return Worker(data, self.config.method, self.config.net, None, settings, first=number or 0)
+        privacy, method = self.config.privacy, self.config.method
+        rules = {} if privacy is None else privacy.of(method)
+        return Worker(data, method, self.config.net, None, settings, first=number or 0, rules=rules)
 
     def _moment(self, work: Work, round: int, step: int) -> int:
         """Return the moment of a work in its run, a growing number; a state is stored under the moment of the work that made it."""

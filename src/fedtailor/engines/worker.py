@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -28,6 +28,7 @@ from fedtailor.learning.scoring import Score, score
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.net import Net
+from fedtailor.privacy.rules import Rule
 from fedtailor.randomness import Key, seeded
 
 PARTS = ("train", "validation", "test")  # of a client's samples
@@ -45,13 +46,18 @@ class Worker:
         head: str | None,
         protocol: Protocol,
         first: int = 0,
+        rules: Mapping[str, Rule] | None = None,
     ) -> None:
-        """`first` is the number of the federation's first client: a site's worker has one client, which need not be number 0."""
+        """`first` is the number of the federation's first client: a site's worker has one client, which need not be number 0.
+
+        `rules` are those of the entries that the method sends, if the run has any.
+        """
         _check_task(method, federation.task)
         self.federation = federation
         self.clients: dict[int, ClientData] = {first + k: client for k, client in enumerate(federation.clients)}
         self.method = method
         self.protocol = protocol
+        self.rules = rules or {}
         buffers = method.bn_buffers if protocol.bn_buffers == "method" else protocol.bn_buffers
         self.modules = Modules(net, head, federation.task, protocol, carry_buffers=buffers == "average")
         self.metrics = selected(federation.task, protocol.metrics, protocol.select_by)
@@ -248,6 +254,11 @@ class Worker:
                 f"{self.method.name} tries to send {sorted(undeclared)}, but declares only up = {self.method.up}"
             )
         for name, value in up.items():
+            if name in self.rules and self.rules[name].refused:
+                raise FedTailorError(
+                    f"{self.method.name} sends {name}, which privacy.{name} = refuse forbids. Leave it out by an option of the method "
+                    f"(`fedtailor methods {self.method.name}`), or give it another rule."
+                )
             if not isinstance(value, Tensor):
                 raise TypeError(f"{self.method.name} sends {name!r}: it must be a tensor, not {type(value).__name__}")
         return up

@@ -34,6 +34,7 @@ from fedtailor.learning.protocol import Protocol
 from fedtailor.methods import Method, methods
 from fedtailor.nets import Architecture, nets
 from fedtailor.nets.fitting import FittingNet
+from fedtailor.privacy.rules import Privacy
 from fedtailor.randomness import numpy_stream
 from fedtailor.registry import Registry, build, option, options
 
@@ -42,6 +43,8 @@ log = logging.getLogger("fedtailor")
 GIVEN: dict[str, type] = {"data": GivenData, "net": GivenNet}  # made in Python: no registry has them
 
 CHOICES: dict[str, Registry[Any]] = {"method": methods, "data": sources, "partition": partitions, "net": nets}
+
+TABLES = (*CHOICES, "privacy")
 
 ASIDE = 0.1  # share of the samples that the server gets where its method needs some
 
@@ -102,6 +105,7 @@ class Config:
     data_settings: DataSettings
     partition: Partition
     net: Architecture
+    privacy: Privacy | None = None
 
     @classmethod
     def load(cls, path: Path | None = None, words: Iterable[str] = ()) -> Config:
@@ -111,7 +115,7 @@ class Config:
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Config:
         values = without_retired(values, options_of(Settings))
-        plain = {k: v for k, v in values.items() if k not in CHOICES}
+        plain = {k: v for k, v in values.items() if k not in TABLES}
         check_keys(values)
         tables = {kind: _table(values.get(kind, {})) for kind in CHOICES}
         every = options_of(DataSettings)
@@ -121,7 +125,10 @@ class Config:
         partition = _chosen("partition", tables, data.fitting_partition)
         unseen = data.name == "sites"  # no sample is here to choose a net by
         net = _chosen("net", tables, "mlp") if "name" in tables["net"] or unseen else FittingNet(tables["net"])
-        return cls(build(Settings, plain), method, data, build(DataSettings, common, "data"), partition, net)
+        privacy = Privacy.read(values.get("privacy"))
+        if privacy is not None:
+            privacy.of(method)
+        return cls(build(Settings, plain), method, data, build(DataSettings, common, "data"), partition, net, privacy)
 
     @property
     def complete(self) -> bool:
@@ -209,6 +216,8 @@ class Config:
             tables[kind] = part_values(getattr(self, kind))
             if kind == "data":
                 tables[kind] |= _given(self.data_settings)
+        if self.privacy is not None:
+            tables["privacy"] = self.privacy.values()
         return tables
 
     def to_toml(self) -> str:
@@ -244,13 +253,13 @@ def apply_override(values: dict[str, Any], word: str) -> None:
     if key == "ray.address":  # dotted as an option of a part is, which Ray is not
         key = "ray_address"
     head, dot, option_name = key.partition(".")
-    if dot and head not in CHOICES:
-        hint = nearest(head, CHOICES) or nearest(key, options_of(Settings))
-        raise FedTailorError(f"Unknown key '{key}'.{hint} Dotted keys start with: {', '.join(CHOICES)}.")
-    if head not in CHOICES:
+    if dot and head not in TABLES:
+        hint = nearest(head, TABLES) or nearest(key, options_of(Settings))
+        raise FedTailorError(f"Unknown key '{key}'.{hint} Dotted keys start with: {', '.join(TABLES)}.")
+    if head not in TABLES or key == "privacy":
         values[key] = _parse(text)
         return
-    table = _table(values.get(head, {}))
+    table = _table(values.get(head, {})) if head in CHOICES else dict(values.get(head, {}))
     if dot:
         table[option_name] = _parse(text)
     elif table.get("name") != text:
@@ -281,7 +290,7 @@ def _chosen(kind: str, tables: dict[str, dict[str, Any]], default: str, also: It
 
 def check_keys(values: Mapping[str, Any], more: Iterable[str] = ()) -> None:
     """Refuse a key that is neither a config's nor one of `more`."""
-    allowed = [*CHOICES, *options_of(Settings), *more]
+    allowed = [*TABLES, *options_of(Settings), *more]
     for key in values:
         if key not in allowed:
             raise FedTailorError(f"Unknown key '{key}'.{nearest(key, allowed)} Allowed: {', '.join(allowed)}.")

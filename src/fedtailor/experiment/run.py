@@ -54,6 +54,7 @@ def simulation_of(config: Config, federation: Federation | None = None, net: nn.
         workers=settings.workers,
         ray_address=settings.ray_address,
         protocol=settings,
+        privacy=config.privacy,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,7 @@ from fedtailor.learning.scoring import Score
 from fedtailor.methods import Method, methods
 from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.fitting import fitting_net
+from fedtailor.privacy.rules import Privacy
 from fedtailor.registry import build, named
 
 V = TypeVar("V")
@@ -71,6 +72,7 @@ class Simulation:
         workers: int = 0,
         ray_address: str = "",
         protocol: Protocol | None = None,
+        privacy: Privacy | Mapping[str, Any] | None = None,
         **settings: Unpack[ProtocolOptions],
     ) -> None:
         """`settings` are the protocol's options, such as rounds=20, lr=0.01, join=0.5, seed=1.
@@ -80,6 +82,8 @@ class Simulation:
         `engine` is inline, processes or ray (with so many `workers`; 0 means one for each core; Ray is started here, or that at
         `ray_address` is joined) or auto; all give the same numbers. To stop in a debugger inside a method, take inline.
         An engine that is made already is taken as it is.
+
+        `privacy` has a rule for each entry that leaves a client, such as {"body": "dp", "epsilon": 2} (see docs/privacy.md).
         """
         if protocol is not None and settings:
             raise FedTailorError(f"Give either a protocol or its options ({', '.join(settings)}), not both.")
@@ -87,12 +91,17 @@ class Simulation:
         self.protocol = protocol or build(Protocol, settings)
         self.federation = federation = federation.with_validation(self.protocol.validation, self.protocol.seed)
         self.method = method if isinstance(method, Method) else methods.build(method, {})
-        if self.protocol.server_optimizer != "none" and not self.method.averages:
+        self.privacy = privacy if isinstance(privacy, Privacy) else Privacy.read(privacy)
+        rules = {} if self.privacy is None else self.privacy.of(self.method)
+        unready = [f"privacy.{name} = {rule}" for name, rule in rules.items() if rule.averages]
+        if unready:
+            raise FedTailorError(f"{', '.join(unready)}: only plain and refuse are available yet.")
+        if self.protocol.server_optimizer != "none" and not self.method.averaged:
             raise FedTailorError(
                 f"server_optimizer = {self.protocol.server_optimizer!r} needs a method whose server averages (server.average, declared by "
-                f"`averages = True`), which '{self.method.name}' does not do. Leave it out."
+                f"`averaged`), which '{self.method.name}' does not do. Leave it out."
             )
-        worker = Worker(federation, self.method, net, head, self.protocol)
+        worker = Worker(federation, self.method, net, head, self.protocol, rules=rules)
         if isinstance(engine, str):
             engine = start_engine(engine, worker, workers, ray_address)
         self.engine = engine

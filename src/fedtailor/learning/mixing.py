@@ -30,15 +30,19 @@ class Reply:
 
 def weighted_mean(replies: Sequence[Reply], name: str, by: Weights = "samples") -> Tensor:
     """Return the mean of one entry over replies, weighted by samples, by clients (all equal), or by given weights."""
-    if by == "samples":
-        weights = [float(r.samples) for r in replies]
-    else:
-        weights = [1.0] * len(replies) if by == "clients" else [float(weight) for weight in by]
+    weights = reply_weights(replies, by)
     total = sum(weights)
     mean = torch.zeros_like(replies[0][name])
     for reply, weight in zip(replies, weights, strict=True):
         mean.add_(reply[name], alpha=weight / total)
     return mean
+
+
+def reply_weights(replies: Sequence[Reply], by: Weights) -> list[float]:
+    """Return the weight of each reply in a mean, before they are divided by their sum."""
+    if by == "samples":
+        return [float(r.samples) for r in replies]
+    return [1.0] * len(replies) if by == "clients" else [float(weight) for weight in by]
 
 
 def mixed(own: Tensor, other: Tensor, weight: float | Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from fedtailor.errors import FedTailorError
 from fedtailor.learning.descent import Descent
 from fedtailor.learning.kernels import features_suffice, kernel
 from fedtailor.learning.losses import Loss
-from fedtailor.learning.mixing import Reply, State, Weights, weighted_mean
+from fedtailor.learning.mixing import Reply, State, Weights, reply_weights, weighted_mean
 from fedtailor.learning.modules import Modules
 from fedtailor.learning.protocol import Protocol
 from fedtailor.learning.sample_weights import weights_of
@@ -32,6 +32,8 @@ from fedtailor.nets.net import Net, Part, Pull
 from fedtailor.randomness import Key, derive, torch_stream
 
 log = logging.getLogger("fedtailor")
+
+Mean = Callable[["Server", Sequence[Reply], str, Weights], Tensor]  # the mean of an entry over replies
 
 
 class Participant:
@@ -318,6 +320,7 @@ class Server(Participant):
         super().__init__(modules, proxy, protocol, {}, ("server", 0))
         self.sizes = sizes
         self.round = 0
+        self.means: dict[str, Mean] = {}  # of entries that the run has a rule for; those of the others are plain
 
     def begin(self, round: int) -> None:
         """Enter a round: new random streams, an empty log."""
@@ -335,20 +338,42 @@ class Server(Participant):
         *,
         part: Callable[[Net], Part] | None = None,
         momentum: float = 0.0,
+        share: float = 1.0,
     ) -> None:
         """Set `state[name]` to the mean of this entry over the replies, or let the server optimizer take a step towards it.
 
         The mean is by samples, by clients (all alike), or by the weights given. `part` says which part of a net the entry is where its
         name does not (model, body), so that running statistics in it are not taken for weights. `momentum` is that of a method which
-        has one of its own; the run's server optimizer takes its place.
+        has one of its own; the run's server optimizer takes its place. With a `share` below 1, the mean is that of the replies and
+        of as many others who sent back what the state has that the replies are this share of all.
         """
-        mean = weighted_mean(replies, name, by)
         protocol = self.protocol
+        if share < 1 and protocol.server_optimizer == "none":
+            mean = self._shared_mean(replies, name, by, share)
+        else:
+            mean = self.mean(replies, name, by)
         if momentum and protocol.server_optimizer == "none":
             protocol = replace(protocol, server_optimizer="momentum", server_momentum=momentum, server_lr=1.0)
         if protocol.server_optimizer != "none":
             mean = self._stepped(name, mean, part, protocol)
         self.state[name] = mean
+
+    def mean(self, replies: Sequence[Reply], name: str, by: Weights = "samples") -> Tensor:
+        """Return the mean of an entry over the replies, by the run's rule for it if there is one (privacy, a robust mean)."""
+        found = self.means.get(name)
+        return weighted_mean(replies, name, by) if found is None else found(self, replies, name, by)
+
+    def share(self, replies: Sequence[Reply]) -> float:
+        """Return the share of all samples that replies stand for."""
+        return sum(float(reply.samples) for reply in replies) / max(1, sum(self.sizes))
+
+    def _shared_mean(self, replies: Sequence[Reply], name: str, by: Weights, share: float) -> Tensor:
+        state = self.state[name]
+        if name in self.means:
+            return torch.lerp(state, self.mean(replies, name, by), share)
+        weights = reply_weights(replies, by)
+        others = Reply(-1, 0, {name: state})
+        return weighted_mean([*replies, others], name, [*weights, sum(weights) * (1 / share - 1)])
 
     def _stepped(self, name: str, mean: Tensor, of: Callable[[Net], Part] | None, protocol: Protocol) -> Tensor:
         """The step from `state[name]` towards a mean. Running statistics, which are no weights, become their mean."""

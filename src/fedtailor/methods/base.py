@@ -33,7 +33,9 @@ class Method(ABC):
     up: ClassVar[tuple[str, ...]] = ()  # what a client may send
     keeps: ClassVar[tuple[str, ...]] = ()  # what never leaves the client
     eval_point: ClassVar[Literal["after_sync", "after_train"]] = "after_sync"
-    averages: ClassVar[bool] = False  # whether `aggregate` uses server.average, which a server optimizer needs
+    averaged: ClassVar[
+        tuple[str, ...]
+    ] = ()  # entries of `up` that become means (server.average): for a server optimizer and privacy
     bn_buffers: ClassVar[Literal["local", "average"]] = "local"
     tasks: ClassVar[tuple[Kind, ...]] = KINDS  # what it can learn; a method that needs classes declares it
     new_client: ClassVar[str] = "trains as in one round with what the server sends, sending nothing back"
@@ -45,6 +47,11 @@ class Method(ABC):
     def needs_proxy(self) -> bool:
         """Whether the server needs proxy samples."""
         return False
+
+    @property
+    def individually(self) -> tuple[str, ...]:
+        """Entries in `averaged` that the server also uses reply by reply, so that no rule for means can protect them."""
+        return ()
 
     def hello(self, client: Client) -> Payload:
         """Return what a client sends once, before the first round (label proportions, for example)."""
@@ -124,7 +131,7 @@ class GlobalModel(Method):
 
     down: ClassVar[tuple[str, ...]] = ("model",)
     up: ClassVar[tuple[str, ...]] = ("model",)
-    averages: ClassVar[bool] = True
+    averaged: ClassVar[tuple[str, ...]] = ("model",)
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
         server.state["model"] = server.net().all.vector

@@ -30,7 +30,7 @@ class FedAFK(Method):
     down = ("body",)
     up = ("body",)
     keeps = ("own_body", "own_head", "mu")
-    averages = True
+    averaged = ("body",)
     eval_point = "after_train"
 
     afa: bool = option(True, "adaptive feature aggregation: mix the own body with the global one by a learned weight μ")

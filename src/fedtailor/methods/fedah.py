@@ -28,7 +28,7 @@ class FedAH(Method):
     down = ("body", "head")
     up = ("body", "head")
     keeps = ("weights", "last_round")
-    averages = True
+    averaged = ("body", "head")
     new_client = "mixes its head with the global one, then trains as in one round, sending nothing back"
 
     head_epochs: int = option(1, "epochs on the head before the body trains", at_least=0, search=among(1, 5))

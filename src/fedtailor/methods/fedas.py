@@ -30,7 +30,7 @@ class FedAS(Method):
     down = ("body",)
     up = ("body", "fisher")
     keeps = ("model",)
-    averages = True
+    averaged = ("body",)
     tasks = CLASSES
     eval_point = "after_train"
     new_client = "starts from the shared body and trains as in one round, sending nothing back"

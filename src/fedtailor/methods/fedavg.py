@@ -27,7 +27,7 @@ class FedAvg(Method):
     family = "baseline"
     down: ClassVar[tuple[str, ...]] = ("model",)
     up: ClassVar[tuple[str, ...]] = ("model",)
-    averages: ClassVar[bool] = True
+    averaged: ClassVar[tuple[str, ...]] = ("model",)
 
     _: KW_ONLY
     keep: tuple[str, ...] = option((), KEEP)

@@ -24,7 +24,7 @@ class FedBABU(Method):
     down = ("body",)
     up = ("body",)
     keeps = ("personal",)
-    averages = True
+    averaged = ("body",)
     new_client = "fine-tunes the common model on its own samples, as everyone does after the last round"
 
     ft_part: Literal["full", "head", "body"] = option(

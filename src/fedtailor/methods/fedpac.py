@@ -37,7 +37,7 @@ class FedPAC(Method):
     family = "prototypes"
     down = ("body", "head", "prototypes", "known")
     up = ("body", "head", "means", "counts", "h", "variance")
-    averages = True
+    averaged = ("body",)
     tasks = ("multiclass",)
 
     lam: float = option(

@@ -21,6 +21,7 @@ class FedPer(FedAvg):
     family = "model splitting"
     down: ClassVar[tuple[str, ...]] = ("body",)
     up: ClassVar[tuple[str, ...]] = ("body",)
+    averaged: ClassVar[tuple[str, ...]] = ("body",)
     keeps: ClassVar[tuple[str, ...]] = ("head",)
 
     _: KW_ONLY

@@ -22,6 +22,7 @@ class LGFedAvg(FedAvg):
     family = "model splitting"
     down = ("head",)
     up = ("head",)
+    averaged = ("head",)
     keeps = ("body",)
 
     _: KW_ONLY

@@ -86,6 +86,10 @@ class PerAda(GlobalModel):
         client.train(local.all, purpose="global")
         return {"model": local.all.vector}
 
+    @property
+    def individually(self) -> tuple[str, ...]:
+        return ("model",) if self.akt else ()  # each client's model is a teacher
+
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.average(replies, "model", by="clients")
         if self.akt and server.round <= self.akt_rounds:

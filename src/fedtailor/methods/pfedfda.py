@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.errors import FedTailorError
-from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
+from fedtailor.learning import Client, Payload, Reply, Server, State
 from fedtailor.learning.discriminant import Gaussian, bayes_rule, cross_validated_weight, estimated
 from fedtailor.methods.base import Method, methods
 from fedtailor.nets.net import Net
@@ -31,7 +31,7 @@ class PFedFDA(Method):
     down = ("body", "means", "covariance")
     up = ("body", "mixed_means", "mixed_covariance")
     keeps = ("beta",)
-    averages = True
+    averaged = ("body", "mixed_means", "mixed_covariance")
     tasks = ("multiclass",)
     new_client = "computes its head from the shared statistics and its own; nothing trains"
 
@@ -67,8 +67,8 @@ class PFedFDA(Method):
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
         server.average(replies, "body")
-        server.state["means"] = weighted_mean(replies, "mixed_means")
-        server.state["covariance"] = weighted_mean(replies, "mixed_covariance")
+        server.state["means"] = server.mean(replies, "mixed_means")
+        server.state["covariance"] = server.mean(replies, "mixed_covariance")
 
     def personal(self, client: Client, payload: Payload) -> Net:
         net = client.net(body=payload["body"])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.errors import FedTailorError
-from fedtailor.learning import Client, Payload, Reply, Server, State, mixed, near_prototypes, weighted_mean
+from fedtailor.learning import Client, Payload, Reply, Server, State, mixed, near_prototypes
 from fedtailor.learning.gaussian import class_statistics, gaussians_of, with_drawn_samples
 from fedtailor.learning.head_mixing import best_head_weight
 from fedtailor.methods.base import Method, methods
@@ -32,7 +32,7 @@ class PGFedSplit(Method):
     down = ("body", "head", "prototypes", "known", "spread")
     up = ("body", "head", "alpha", "prototypes", "classes", "squares")
     keeps = ("adapted",)
-    averages = True
+    averaged = ("body", "head")
     tasks = ("multiclass",)
     eval_point = "after_train"
 
@@ -145,7 +145,7 @@ class PGFedSplit(Method):
             server.log(alpha_mean=alpha)
         state["waited"] = state["waited"] + 1
         if state["waited"] >= tau:
-            state["head"], state["waited"] = weighted_mean(replies, "head"), torch.tensor(0)
+            state["head"], state["waited"] = server.mean(replies, "head"), torch.tensor(0)
         server.log(tau=tau)
 
     def personal(self, client: Client, payload: Payload) -> Net:

@@ -11,7 +11,7 @@ from fedtailor.data.task import CLASSES
 from fedtailor.learning import Client, Payload, Reply, Server
 from fedtailor.learning.head_mixing import best_logit_weight
 from fedtailor.learning.samples import Samples
-from fedtailor.methods.base import NEWCOMER, GlobalModel, methods
+from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import log_between, option
 
@@ -51,7 +51,7 @@ class Tailor(GlobalModel):
     close_epochs: int | None = option(None, "E: epochs of the closing fit (none: by the rule above)", at_least=0)
     close_lr: float = option(0.01, "its learning rate", above=0.0, search=log_between(0.002, 0.05))
     close_momentum: float = option(0.9, "its momentum", at_least=0.0, at_most=0.999)
-    averaged: int | None = option(None, "epochs whose ends are averaged (none: the later half)", at_least=1)
+    averaged_epochs: int | None = option(None, "epochs whose ends are averaged (none: the later half)", at_least=1)
     doubt: float = option(20.0, "n₀: with so many samples a client goes half the way to the fitted model", at_least=0.0)
     alone: int = option(
         0, "epochs of a model trained alone, which a client keeps if it is better (0: none)", at_least=0
@@ -69,12 +69,8 @@ class Tailor(GlobalModel):
         return {"model": net.all.vector}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
-        samples = [float(reply.samples) for reply in replies]
-        share = max(sum(samples) / max(1, sum(server.sizes)), 1 - self.momentum)
-        if share < 1 and server.protocol.server_optimizer == "none":  # as if the others had sent the model back
-            replies = [*replies, Reply(NEWCOMER, 0, {"model": server.state["model"]})]
-            samples.append(sum(samples) * (1 / share - 1))
-        server.average(replies, "model", samples, momentum=self.momentum)
+        share = max(server.share(replies), 1 - self.momentum)
+        server.average(replies, "model", momentum=self.momentum, share=share)
 
     def personal(self, client: Client, payload: Payload) -> Net:
         own = client.state.get("personal")
@@ -105,7 +101,7 @@ class Tailor(GlobalModel):
             epochs=epochs,
             lr=self.close_lr,
             momentum=self.close_momentum,
-            average=self.averaged or (epochs + 1) // 2,
+            average=self.averaged_epochs or (epochs + 1) // 2,
             purpose=purpose,
         )
         step = len(client.samples) / (len(client.samples) + self.doubt)

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from fedtailor.experiment.config import CHOICES
+from fedtailor.experiment.config import CHOICES, TABLES
 from fedtailor.methods import methods
 from fedtailor.report.results import Result
 
@@ -21,12 +21,15 @@ def flat(config: Mapping[str, Any]) -> Flat:
     """Flatten a config: `data` is the data set's name, `data.fraction` an option of it."""
     values: Flat = {}
     for key, value in config.items():
-        if key not in CHOICES:
+        if key not in TABLES:
             values[key] = value
             continue
-        values[key] = Path(value["name"]).stem if key == "method" else value["name"]
-        values |= {f"{key}.{k}": v for k, v in value.items() if k != "name"}
-        if values[key] != value["name"]:  # a file, whose path tells it from another method of that name
+        if key in CHOICES:
+            values[key] = Path(value["name"]).stem if key == "method" else value["name"]
+        values |= {f"{key}.{k}": v for k, v in value.items() if key not in CHOICES or k != "name"}
+        if (
+            key in CHOICES and values[key] != value["name"]
+        ):  # a file, whose path tells it from another method of that name
             values[f"{key}.file"] = value["name"]
     return values
 

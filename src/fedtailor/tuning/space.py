@@ -24,7 +24,7 @@ def search_space(config: Config, given: Collection[str] = ()) -> Space:
         **{o.name: o.search for o in options(Protocol)},
         **{f"method.{o.name}": o.search for o in options(type(config.method))},
     }
-    if not config.method.averages:
+    if not config.method.averaged:
         declared["server_optimizer"] = None
     space = {key: search for key, search in declared.items() if search and key not in given}
     if not space:

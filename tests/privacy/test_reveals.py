@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedtailor.methods import methods
-from fedtailor.privacy import LEARNT, learnt
+from fedtailor.privacy.reveals import LEARNT, learnt
 
-GUIDE = (Path(__file__).parents[1] / "docs" / "deployment.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
 
 
 @pytest.mark.parametrize("name", sorted(methods.classes))

@@ -1,0 +1,222 @@
+"""The table `privacy` of a config: a rule for each name that leaves a client, and how much privacy is asked for.
+
+    [privacy]
+    body = "dp"          # averaged with differential privacy
+    head = "refuse"      # may not leave: a run whose method sends it stops
+    epsilon = 2
+
+With any rule given, everything without one is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fedtailor.errors import FedTailorError, nearest
+from fedtailor.methods import Method, methods
+from fedtailor.registry import build, check, option, options
+
+WORDS = ("plain", "refuse", "dp", "secure-sum", "robust")
+ALONE = ("plain", "refuse")  # rules that no other is combined with
+PATTERN = re.compile(r"(?P<word>[a-z][a-z-]*)(?:\((?P<arguments>[^()]*)\))?")
+
+# What leaves a site beside the entries of a method's payload. In a simulation these are the researcher's own instruments.
+CHANNELS = {
+    "samples": "how many samples a site has",
+    "loss": "its mean training loss",
+    "scores": "how well its personal model does on its own test samples",
+    "logged": "numbers that the method logs at a site",
+    "hello": "what a site sends once before the first round, such as its label shares",
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What happens to one entry: `plain`, `refuse`, or some of dp, secure-sum and robust(NAME), joined by +.
+
+    >>> rule = Rule.read("body", "dp+secure-sum")
+    >>> rule.dp, rule.secure_sum, rule.robust, str(rule)
+    (True, True, '', 'dp+secure-sum')
+    >>> Rule.read("body", "robust(trimmed)").robust
+    'trimmed'
+    """
+
+    arguments: Mapping[str, str]  # by word
+
+    @classmethod
+    def read(cls, name: str, text: Any) -> Rule:
+        """Read the rule of an entry as a person writes it."""
+        parts = [PATTERN.fullmatch(part.strip()) for part in text.split("+")] if isinstance(text, str) else [None]
+        found = {part["word"]: (part["arguments"] or "").strip() for part in parts if part}
+        wrong = [word for word in found if word not in WORDS]
+        if None in parts or wrong or len(found) < len(parts):
+            near = nearest(wrong[0], WORDS) if wrong else ""
+            raise FedTailorError(
+                f"privacy.{name} = {text!r} is no rule.{near} Rules: plain, refuse, dp, secure-sum, robust(NAME), and dp+secure-sum."
+            )
+        rule = cls(found)
+        if len(found) > 1 and (set(found) & set(ALONE) or "robust" in found):
+            raise FedTailorError(
+                f"privacy.{name} = {text!r} contradicts itself: {_why_alone(found)} Only dp and secure-sum go together."
+            )
+        empty = [word for word, given in found.items() if (word == "robust") != bool(given) and word != "dp"]
+        if empty:
+            how = "robust needs the name of a mean, such as robust(median)." if empty == ["robust"] else ""
+            raise FedTailorError(
+                f"privacy.{name} = {text!r} is no rule. {how or f'{empty[0]} has nothing in brackets.'}"
+            )
+        return rule
+
+    @property
+    def plain(self) -> bool:
+        return "plain" in self.arguments
+
+    @property
+    def refused(self) -> bool:
+        return "refuse" in self.arguments
+
+    @property
+    def dp(self) -> bool:
+        return "dp" in self.arguments
+
+    @property
+    def secure_sum(self) -> bool:
+        return "secure-sum" in self.arguments
+
+    @property
+    def robust(self) -> str:
+        """The name of the robust mean; empty if the rule is another."""
+        return self.arguments.get("robust", "")
+
+    @property
+    def averages(self) -> bool:
+        """Whether it is a rule for a mean, so that the server must not look at single replies."""
+        return self.dp or self.secure_sum or bool(self.robust)
+
+    def __str__(self) -> str:
+        return "+".join(f"robust({given})" if word == "robust" else word for word, given in self.arguments.items())
+
+
+def _why_alone(found: Mapping[str, str]) -> str:
+    if "robust" in found:
+        return (
+            "a robust mean looks at single replies, which secure-sum hides, and its sensitivity is not the clip of dp."
+        )
+    return f"{next(word for word in found if word in ALONE)} stands alone."
+
+
+@dataclass(frozen=True)
+class DPOptions:
+    """How much differential privacy a run has; these belong to all its protected entries together."""
+
+    epsilon: float | None = option(None, "ε that the whole run may spend; the noise is solved for", above=0.0)
+    delta: float | None = option(None, "δ of (ε, δ) (none: N^−1.1 for N clients)", above=0.0, at_most=0.5)
+    noise: float | None = option(None, "noise multiplier z, in place of epsilon: noise of z times the clip", above=0.0)
+    clip: float = option(1.0, "longest change of a client, over all protected entries together", above=0.0)
+
+    def __post_init__(self) -> None:
+        check(self, "privacy")
+        if self.epsilon is not None and self.noise is not None:
+            raise FedTailorError("privacy.epsilon and privacy.noise both say how much noise there is. Leave one out.")
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The rules of a run, by the name of an entry or channel, and its differential privacy."""
+
+    rules: Mapping[str, Rule]
+    dp: DPOptions = field(default_factory=DPOptions)
+
+    @classmethod
+    def read(cls, table: Any) -> Privacy | None:
+        """Read a config's table; None if there is none, or an empty one: then nothing is protected."""
+        if table is None or table == {}:
+            return None
+        if not isinstance(table, Mapping):
+            raise FedTailorError(
+                f"privacy = {table!r} is no table of rules: give one by name, such as privacy.body=dp."
+            )
+        known = [o.name for o in options(DPOptions)]
+        rules = {str(name): Rule.read(str(name), rule) for name, rule in table.items() if name not in known}
+        _check_names(rules)
+        given = {name: value for name, value in table.items() if name in known}
+        if given and not any(rule.dp for rule in rules.values()):
+            raise FedTailorError(
+                f"privacy.{next(iter(given))} needs an entry with the rule dp, such as privacy.body=dp."
+            )
+        dp = build(DPOptions, {**given, **_in_brackets(rules, given)}, "privacy")
+        return cls({name: _bare(rule) for name, rule in rules.items()}, dp)
+
+    def values(self) -> dict[str, Any]:
+        """Return the table as a config spells it out."""
+        rules = {name: str(rule) for name, rule in self.rules.items()}
+        protects = any(rule.dp for rule in self.rules.values())
+        return rules | ({k: v for k, v in asdict(self.dp).items() if v is not None} if protects else {})
+
+    def of(self, method: Method) -> dict[str, Rule]:
+        """Return the rule of each entry that a method sends; refuse a run in which one has none, or one that it cannot have."""
+        missing = [name for name in method.up if name not in self.rules]
+        if missing:
+            raise FedTailorError(
+                f"{method.name} sends {', '.join(method.up)}, and with privacy each needs a rule: give one for {', '.join(missing)}, such "
+                f"as privacy.{missing[0]}=refuse (may not leave) or privacy.{missing[0]}=plain (leaves unprotected)."
+            )
+        own = {name: self.rules[name] for name in method.up}
+        for name, rule in own.items():
+            if rule.averages and (name not in method.averaged or name in method.individually):
+                able = ", ".join(n for n in method.averaged if n not in method.individually) or "nothing"
+                raise FedTailorError(
+                    f"privacy.{name} = {rule} is for an entry that the server only averages, but {method.name} uses each client's {name} "
+                    f"by itself. It only averages {able}."
+                )
+        return own
+
+    def allows(self, channel: str) -> bool:
+        """Return whether a channel beside the payload may leave a site."""
+        return channel in self.rules and self.rules[channel].plain
+
+
+def _in_brackets(rules: Mapping[str, Rule], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of dp(epsilon=2), which is short for both where one name is protected."""
+    texts = {name: rule.arguments["dp"] for name, rule in rules.items() if rule.arguments.get("dp")}
+    if not texts:
+        return {}
+    name, text = next(iter(texts.items()))
+    if sum(rule.dp for rule in rules.values()) > 1:
+        raise FedTailorError(
+            f"privacy.{name} = 'dp({text})' is short for a run that protects one entry. ε belongs to all protected entries together: write "
+            "privacy.epsilon=…, and dp for each."
+        )
+    found: dict[str, Any] = {}
+    for word in text.split(","):
+        key, sign, value = (part.strip() for part in word.partition("="))
+        if not sign or key in given:
+            raise FedTailorError(
+                f"privacy.{name} = 'dp({text})' "
+                + (f"and privacy.{key} say the same twice." if sign else "is no rule: write dp(epsilon=2).")
+            )
+        found[key] = value
+    return found
+
+
+def _bare(rule: Rule) -> Rule:
+    """Return a rule without the options in its brackets, once they are the run's."""
+    return Rule({word: given if word == "robust" else "" for word, given in rule.arguments.items()})
+
+
+def _check_names(rules: Mapping[str, Rule]) -> None:
+    """Refuse a name that no method sends, and a rule that a channel cannot have."""
+    sent = sorted({name for method in methods.classes.values() for name in method.up})
+    for name, rule in rules.items():
+        if name in CHANNELS:
+            if rule.averages:
+                raise FedTailorError(f"privacy.{name} = {rule} is for an entry of a method; {name} is plain or refuse.")
+        elif name not in sent:
+            known = [*sent, *CHANNELS, *(o.name for o in options(DPOptions))]
+            raise FedTailorError(
+                f"privacy.{name}: no method sends '{name}'.{nearest(name, known)} Names: {', '.join(sent)}; beside them "
+                f"{', '.join(CHANNELS)}."
+            )
