@@ -56,6 +56,25 @@ def test_a_scale_never_adds_anything():
     assert told("fedah/table5", "rounds=600,columns=2") == "600 rounds instead of 800; 1 of 4 columns"
 
 
+@pytest.mark.parametrize("name", ["fedsimsup/table2", "fedsimsup/fig9"])
+def test_fewer_rounds_keep_the_share_after_which_fedsimsup_weakens(name):
+    preset = find(name)
+    small = Scale.parse("rounds=60", preset).shrunk(preset)
+    for cell, full in zip(small.cells, preset.cells, strict=True):
+        before, after = (Config.load(words=c.parts[0].overrides) for c in (full, cell))
+        if before.method.name != "fedsimsup":
+            assert after.method == before.method
+            continue
+        turns = [c.method.C * c.settings.rounds**c.method.gamma / c.settings.rounds for c in (before, after)]
+        assert turns[1] == pytest.approx(turns[0], rel=1e-5)
+        assert after.settings.rounds == 60
+    assert "method.C=" in told(name, "rounds=60")
+    own = Scale.parse("rounds=60,methods=fedsimsup,method.C=30", find("fedsimsup/table2")).shrunk(
+        find("fedsimsup/table2")
+    )
+    assert {Config.load(words=c.parts[0].overrides).method.C for c in own.cells} == {30}  # what is asked for stands
+
+
 def test_a_word_of_its_own_may_ask_for_more():
     preset = find("fedah/table1")
     more = Scale(over=("epochs=8", "lr=1"))

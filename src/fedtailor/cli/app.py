@@ -13,6 +13,7 @@ import typer
 
 from fedtailor.cli import lists
 from fedtailor.cli.arguments import console
+from fedtailor.cli.claims import claims
 from fedtailor.cli.compare import compare
 from fedtailor.cli.deploy import app as deploy_app
 from fedtailor.cli.describe import describe
@@ -59,7 +60,7 @@ def fedtailor(
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, compare, tune, recommend, reproduce, pretrain, show, report, watch, predict, export, onboard),
+    *(run, compare, tune, recommend, reproduce, claims, pretrain, show, report, watch, predict, export, onboard),
     *(lists.options, lists.methods, lists.datasets, lists.nets, lists.partitions),
 )
 for command in COMMANDS:

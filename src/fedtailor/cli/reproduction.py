@@ -5,22 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.text import Text
 
+from fedtailor.cli.jobs import estimated, run_all, say_time
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config
-from fedtailor.experiment.run import polite_stop
 from fedtailor.extras import can_draw
 from fedtailor.files import make_folder
 from fedtailor.papers.comparison import Comparison, comparison_of
-from fedtailor.papers.estimate import Estimate, estimate
-from fedtailor.papers.grid import Grid, GridStatus, carry_out, slug
+from fedtailor.papers.grid import Grid, slug
 from fedtailor.papers.presets import Preset, find
 from fedtailor.papers.reproduction import FULL
 from fedtailor.papers.scale import Scale
-from fedtailor.report.progress import GridProgress
 from fedtailor.report.reproduction import column_tables, write_tables
 
 
@@ -66,11 +63,11 @@ class Reproduction:
         """Estimate the time, carry out unfinished runs, and compare; return None if interrupted."""
         self.grid.check()
         make_folder(self.grid.out)  # fails before anything is measured if it cannot be written
-        torch.set_num_threads(1)  # leave the other cores to the runs
         console.print(Text(f"{self.preset.name}: {self.preset.title}"), style="bold")
         console.print(Text(f"{len(self.preset.cells)} cells from {len(self.grid.jobs)} runs. {self.scale_line}"))
-        expected = self._estimate(console, workers)
-        progress = self._run(console, workers, expected)
+        expected = estimated(console, self.grid.jobs)
+        say_time(console, expected, workers)
+        progress = run_all(console, self.grid.jobs, workers, expected)
         if progress is None:
             return None
         gaps = {name: self._with_hint(reason) for name, reason in progress.gaps.items()}
@@ -93,38 +90,5 @@ class Reproduction:
         for reason, where in comparison.reproduction.gaps.items():
             console.print(Text(f"Gap: {', '.join(where)}\n  {reason}", style="yellow"))
 
-    def _estimate(self, console: Console, workers: int) -> Estimate:
-        with console.status("measuring how long it takes") as status:
-            found = estimate(self.grid.jobs, lambda text: status.update(f"measuring how long it takes: {text}"))
-        left = len(found.seconds)
-        if left:
-            console.print(
-                f"About {readable_time(found.total(workers))} for {left} runs, {workers} at a time, on this machine "
-                f"(measured by {found.probes} probe rounds of one client)."
-            )
-        return found
-
-    def _run(self, console: Console, workers: int, expected: Estimate) -> GridStatus | None:
-        jobs = [job for job in self.grid.jobs if job.name not in expected.gaps]
-        bar = GridProgress(console, {job.name: job.steps for job in jobs})
-        bar.update({job.name: job.done for job in jobs}, [])
-        seen: set[str] = set()
-
-        def watch(progress: GridStatus) -> None:
-            names = [job.name for job in progress.running]
-            seen.update(names)
-            bar.update({job.name: job.done for job in jobs if job.name in seen}, names)
-
-        with bar.bar, polite_stop(console.print) as stop:
-            progress = carry_out(self.grid.jobs, workers, watch, stop, expected.gaps)
-        return None if stop.asked else progress
-
     def _with_hint(self, reason: str) -> str:
         return " ".join([reason, *(text for name, text in self.preset.hints.items() if name in reason)])
-
-
-def readable_time(seconds: float) -> str:
-    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}" if seconds >= 10 * size else f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"

@@ -51,7 +51,7 @@ def _probe_all(jobs: list[Job], federation: Federation, found: Estimate, tick: C
     for job in jobs:
         config = job.config
         if job.done:
-            found.seconds[job.name] = _seconds_of(MeasuredRun(job.folder, config).rounds) * (job.steps - job.done)
+            found.seconds[job.name] = seconds_per_step(MeasuredRun(job.folder, config).rounds) * (job.steps - job.done)
             continue
         kind = _kind(config)
         if kind not in known:
@@ -89,7 +89,7 @@ def probe(config: Config, federation: Federation) -> float:
     )
 
 
-def _seconds_of(rounds: list[dict[str, Any]]) -> float:
+def seconds_per_step(rounds: list[dict[str, Any]]) -> float:
     return sum(v for r in rounds for k, v in r.items() if k.startswith("seconds_")) / len(rounds)
 
 

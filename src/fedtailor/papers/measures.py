@@ -43,9 +43,13 @@ class MeasuredRun:
     @property
     def clients(self) -> np.ndarray:
         """The last accuracy of each client, NaN where there is none."""
+        return self.scores("accuracy")
+
+    def scores(self, metric: str) -> np.ndarray:
+        """Return the last value of a metric for each client, NaN where there is none."""
         lines = read_lines(RunFolder(self.path).clients)
-        last = next(line["accuracy"] for line in reversed(lines) if "accuracy" in line)
-        return np.array([np.nan if a is None else a for a in last], dtype=float)
+        last = next(line[metric] for line in reversed(lines) if metric in line)
+        return np.array([np.nan if value is None else value for value in last], dtype=float)
 
     @property
     def members(self) -> list[int]:

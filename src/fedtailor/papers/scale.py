@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedtailor.errors import FedTailorError, nearest
+from fedtailor.experiment.config import Config
+from fedtailor.methods.fedsimsup import FedSimSup
 from fedtailor.papers.measures import MEASURES
 from fedtailor.papers.presets import Overrides, Preset, PresetCell, settled, where_known
 
@@ -75,7 +77,9 @@ class Scale:
     def applied_to(self, overrides: Overrides) -> Overrides:
         """Apply this scale to the overrides of a run."""
         kept = [w for w in self.overrides if _key(w) not in SMALLER or _count(w, _value(w)) < _own(overrides, _key(w))]
-        return settled([*overrides, *where_known([*kept, *self.over], overrides)])
+        rounds = next((int(_value(w)) for w in reversed(kept) if _key(w) == "rounds"), None)
+        turn = () if rounds is None else _same_turn(overrides, rounds)
+        return settled([*overrides, *where_known([*turn, *kept, *self.over], overrides)])
 
     def description(self, preset: Preset) -> str:
         """Describe how the scaled-down preset differs from the paper; empty if it does not."""
@@ -95,6 +99,15 @@ class Scale:
             if len(some) < len(all_):
                 changes.append(f"{len(some)} of {len(all_)} {what}")
         return "; ".join(changes)
+
+
+def _same_turn(overrides: Overrides, rounds: int) -> Overrides:
+    """Scale FedSimSup's C so that learning from others weakens after the same share of the rounds, C·T^γ / T, as in the paper."""
+    method = Config.load(words=overrides).method if "method=fedsimsup" in map(str.lower, overrides) else None
+    if not isinstance(method, FedSimSup):
+        return ()
+    share = rounds / _own(overrides, "rounds")
+    return (f"method.C={method.C * share ** (1 - method.gamma):.6g}",)
 
 
 def _items(text: str, preset: Preset) -> list[str]:

@@ -1,0 +1,215 @@
+"""What the finished runs say about each claim, as evidence.json holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel
+
+from fedtailor.experiment.headline import Headline
+from fedtailor.experiment.run_folder import RunFolder
+from fedtailor.papers.claims.claim import Arm, Claim, Comparison, in_points, jobs_of
+from fedtailor.papers.claims.effect import Effect, effect, together, verdict
+from fedtailor.papers.estimate import seconds_per_step
+from fedtailor.papers.grid import Job
+from fedtailor.papers.measures import MeasuredRun
+from fedtailor.papers.presets import find
+from fedtailor.papers.reproduction import ReproducedCell, rank_correlation
+
+LAST = 0.8  # the last fifth of the rounds begins here
+
+
+class Compared(BaseModel):
+    """One comparison: leads in points, by seed and with the interval of their mean; gains over the last fifth of rounds."""
+
+    arm: str
+    against: str
+    published: float | None
+    seeds: list[int] = []
+    leads: list[float] = []
+    lead: float | None = None
+    low: float | None = None
+    high: float | None = None
+    better: float | None = None
+    worse: float | None = None
+    gains: tuple[float, float] | None = None
+    verdict: Literal["holds", "does not", "open"] = "open"
+    why_open: str = ""
+
+
+class ArmResult(BaseModel):
+    """The last models of an arm: mean over clients in percent, one per seed."""
+
+    arm: str
+    overrides: list[str]
+    means: dict[int, float]
+
+
+class Cost(BaseModel):
+    """Runs, and seconds of one core; those to come are estimated."""
+
+    runs: int
+    finished: int
+    seconds: float
+    seconds_left: float | None = None
+    seconds_per_round: float | None = None
+
+
+class ClaimEvidence(BaseModel):
+    """A claim, its verdict, and everything that the verdict was made of."""
+
+    name: str
+    paper: str
+    says: str
+    source: str
+    setting: str
+    full: str
+    metric: str
+    within: float | None
+    decides: str
+    found: str
+    verdict: Literal["holds", "does not", "open"]
+    comparisons: list[Compared]
+    arms: list[ArmResult]
+    rank_correlation: float | None
+    cost: Cost
+
+
+class Evidence(BaseModel):
+    """All claims; the hours count shared runs once."""
+
+    claims: list[ClaimEvidence]
+    runs: int
+    finished: int
+    seconds: float
+
+    def without_clock(self) -> str:
+        """Return the JSON text without what depends on the machine's speed: equal runs give equal texts."""
+        return self.model_dump_json(exclude={"seconds": True, "claims": {"__all__": {"cost": True}}})
+
+
+def evidence_of(claims: Sequence[Claim], out: Path, left: Mapping[str, float] | None = None) -> Evidence:
+    """Judge the claims by the finished runs below `out`; `left` has the estimated seconds of runs that are not finished."""
+    jobs = jobs_of(claims, out)
+    done = [job for job in jobs if job.finished]
+    return Evidence(
+        claims=[_judged(claim, out, left or {}) for claim in claims],
+        runs=len(jobs),
+        finished=len(done),
+        seconds=round(sum(map(_seconds, done)), 1),
+    )
+
+
+def _judged(claim: Claim, out: Path, left: Mapping[str, float]) -> ClaimEvidence:
+    runs = {arm: _finished(claim, arm, out) for arm in claim.arms}
+    compared = [_compared(claim, comparison, runs) for comparison in claim.comparisons]
+    metric = Headline(claim.metric)
+    means = {
+        arm: {seed: 100 * float(np.nanmean(run.scores(metric.name))) for seed, run in own.items()}
+        for arm, own in runs.items()
+    }
+    return ClaimEvidence(
+        name=claim.name,
+        paper=claim.paper,
+        says=claim.says,
+        source=claim.source,
+        setting=claim.protocol.title,
+        full=f"{claim.full[0]}: {claim.full[1]}",
+        metric=metric.title,
+        within=claim.within,
+        decides=claim.decides,
+        found=claim.found,
+        verdict=together([c.verdict for c in compared]),
+        comparisons=compared,
+        arms=[
+            ArmResult(
+                arm=arm.name,
+                overrides=list(claim.overrides(arm)),
+                means={seed: round(mean, 4) for seed, mean in means[arm].items()},
+            )
+            for arm in claim.arms
+        ],
+        rank_correlation=_rank_correlation(claim, means),
+        cost=_cost(claim.jobs(out), left),
+    )
+
+
+def _finished(claim: Claim, arm: Arm, out: Path) -> dict[int, MeasuredRun]:
+    jobs = {seed: claim.job(arm, seed, out) for seed in range(claim.seeds)}
+    return {seed: MeasuredRun(job.folder, job.config) for seed, job in jobs.items() if job.finished}
+
+
+def _compared(claim: Claim, comparison: Comparison, runs: Mapping[Arm, Mapping[int, MeasuredRun]]) -> Compared:
+    one, other = runs[comparison.arm], runs[comparison.against]
+    seeds = sorted(one.keys() & other.keys())
+    found = Compared(arm=comparison.arm.name, against=comparison.against.name, published=comparison.published)
+    measured = effect({seed: (one[seed].scores(claim.metric), other[seed].scores(claim.metric)) for seed in seeds})
+    if not measured.seeds:
+        return found.model_copy(update={"why_open": "not run"})
+    gains = tuple(float(np.mean([last_gain(side[s], claim.metric) for s in seeds])) for side in (one, other))
+    decided, why = verdict(measured, comparison.published, gains[0] - gains[1], claim.within)
+    shown = {"gains": tuple(round(gain, 4) for gain in gains), "verdict": decided, "why_open": why}
+    return found.model_copy(update={**_rounded(measured), **shown})
+
+
+def _rounded(found: Effect) -> dict[str, object]:
+    bounds = {"low": found.low, "high": found.high}
+    return {
+        "seeds": list(found.seeds),
+        "leads": [round(lead, 4) for lead in found.leads],
+        "lead": round(found.lead, 4),
+        **{name: round(value, 4) if np.isfinite(value) else None for name, value in bounds.items()},
+        "better": round(found.better, 4),
+        "worse": round(found.worse, 4),
+    }
+
+
+def last_gain(run: MeasuredRun, metric: str) -> float:
+    """Return the points that the mean over clients gained over the last fifth of the rounds; 0 for a method that fine-tunes after them.
+
+    What its clients have before fine-tuning says little about what they have afterwards.
+    """
+    if run.config.method.closing_steps:
+        return 0.0
+    mean = Headline(metric)
+    values = {r["round"]: mean.of(r, "mean") for r in run.rounds}
+    known = {r: value for r, value in values.items() if np.isfinite(value)}
+    before = [value for r, value in known.items() if r <= LAST * run.config.settings.rounds]
+    return 100 * (list(known.values())[-1] - before[-1]) if before else np.inf
+
+
+def _rank_correlation(claim: Claim, means: Mapping[Arm, Mapping[int, float]]) -> float | None:
+    """Return Spearman's correlation with the published column if all of its rows were run with all seeds."""
+    numbers = {cell.row: in_points(cell) for cell in find(claim.full[0]).cells if cell.column == claim.full[1]}
+    whole = {arm.name: own for arm, own in means.items() if len(own) == claim.seeds}
+    if None in numbers.values() or not numbers.keys() <= whole.keys():
+        return None
+    cells = [
+        ReproducedCell(method=row, column="", published=number, measured=float(np.mean(list(whole[row].values()))))
+        for row, number in numbers.items()
+    ]
+    return rank_correlation(cells)
+
+
+def _cost(jobs: Sequence[Job], left: Mapping[str, float]) -> Cost:
+    done = [job for job in jobs if job.finished]
+    open_ = [job for job in jobs if not job.finished]
+    known = all(job.name in left for job in open_)
+    begun = [seconds_per_step(MeasuredRun(job.folder, job.config).rounds) for job in jobs if job.done]
+    ahead = [left[job.name] / job.steps for job in open_ if job.name in left and not job.done]
+    rates = [*begun, *ahead]
+    return Cost(
+        runs=len(jobs),
+        finished=len(done),
+        seconds=round(sum(map(_seconds, done)), 1),
+        seconds_left=round(sum(left[job.name] for job in open_), 1) if known else None,
+        seconds_per_round=round(float(np.mean(rates)), 3) if rates else None,
+    )
+
+
+def _seconds(job: Job) -> float:
+    records = RunFolder(job.folder).records()
+    return seconds_per_step(records) * len(records)

@@ -1,0 +1,217 @@
+"""The verdicts on the papers' claims: tables for the terminal, the page docs/results/evidence.md, and a forest plot per paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedtailor.extras import can_draw
+from fedtailor.files import make_folder, replace_text
+from fedtailor.papers.claims.evidence import ClaimEvidence, Compared, Evidence
+from fedtailor.report.charts import Chart, Curve, Points
+from fedtailor.report.sheets import Best, Sheet, as_markdown, escape_markdown
+
+HOUR = 3600.0
+TITLES = {
+    "pgfedsplit": "PGFedSplit",
+    "heart": "HEART-PFL",
+    "fedsimsup": "FedSimSup",
+    "fedafk": "FedAFK",
+    "fedah": "FedAH",
+    "field": "The field's order",
+}
+METHOD = """Each claim is tested under an affordable protocol in which the same mechanism is at work. Arms are paired by seed and
+client. The lead is that of the first arm over the second, in points: the mean over clients of the last models' accuracy, with a 95 %
+interval over seeds. (It is Student's: seeds deal the samples to new clients, who train together, so seeds are the independent units.) A
+comparison *holds* if the whole interval is above 0. It *does not* if the whole interval is below the smallest lead that matters: half a
+point, or the published lead if that is smaller. It is *open* if there are fewer than five seeds, if the interval allows either, or if
+training had not converged, that is, if another fifth of the rounds with the gains of the last fifth would change the verdict. A claim
+holds if all of its comparisons do. Intervals are not corrected for the number of comparisons."""
+COMMANDS = """## Commands
+
+```sh
+fedtailor claims --plan                    # what is missing, measured seconds per round, hours
+fedtailor claims --run --workers 2         # goes on where it was interrupted
+fedtailor claims fedah/weights --run       # one claim
+fedtailor claims --page docs/results       # this page, from the finished runs
+```"""
+
+
+def listing(found: Evidence) -> Sheet:
+    """One row per claim, for the terminal."""
+    rows = [(c.name, c.verdict, _leads(c), f"{c.cost.finished}/{c.cost.runs}") for c in found.claims]
+    title = f"{found.finished} of {found.runs} runs are finished"
+    return Sheet(title, ("claim", "verdict", "lead (points)", "runs"), rows, left=2)
+
+
+def plan_listing(found: Evidence, workers: int) -> Sheet:
+    """One row per claim: what its missing runs would cost; runs that claims share are in each of them."""
+    rows = [
+        (c.name, f"{c.cost.finished}/{c.cost.runs}", _number(c.cost.seconds_per_round, ".2f"), _hours(c))
+        for c in found.claims
+    ]
+    note = f"Hours on one core; divide by {workers} workers." if workers > 1 else "Hours on one core."
+    return Sheet("What the claims cost", ("claim", "runs", "seconds per round", "hours left"), rows, [note])
+
+
+def write_evidence(found: Evidence, folder: Path) -> list[Path]:
+    """Write the page, the machine-readable file and the pictures; return the paths."""
+    make_folder(folder)
+    page, data = folder / "evidence.md", folder / "evidence.json"
+    replace_text(data, found.model_dump_json(indent=1) + "\n")
+    replace_text(page, as_page(found))
+    return [page, data, *(_pictures(found, folder) if can_draw() else [])]
+
+
+def as_page(found: Evidence) -> str:
+    hours = found.seconds / HOUR
+    parts = [
+        "# Evidence: what the five papers claim, tested",
+        f"Written by `fedtailor claims --page docs/results` from evidence.json. {METHOD} "
+        f"{found.finished} of {found.runs} runs are finished; they took {hours:.1f} hours of one core, while other work ran beside them.",
+        _summary(found),
+        _correlations(found),
+    ]
+    for paper in dict.fromkeys(c.paper for c in found.claims):
+        parts.append(_section(paper, [c for c in found.claims if c.paper == paper]))
+    parts.append(COMMANDS)
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def _summary(found: Evidence) -> str:
+    """One line per claim."""
+    rows = [
+        (f"{TITLES[c.paper]}: {c.says}", Best(c.verdict) if c.verdict != "open" else c.verdict, _leads(c), c.setting)
+        for c in found.claims
+    ]
+    counts = [f"{sum(c.verdict == v for c in found.claims)} {v}" for v in ("holds", "does not", "open")]
+    sheet = Sheet("Verdicts", ("claim", "verdict", "lead (points)", "protocol"), rows, left=4)
+    return f"{as_markdown(sheet, 2)}\nOf {len(found.claims)} claims: {', '.join(counts)}."
+
+
+def _section(paper: str, claims: Sequence[ClaimEvidence]) -> str:
+    parts = [f"## {TITLES[paper]}"]
+    if any(c.lead is not None for claim in claims for c in claim.comparisons):
+        parts.append(f"![Leads with their intervals](evidence-{paper}.png)")
+    for claim in claims:
+        parts.append(_of_claim(claim))
+    return "\n\n".join(parts)
+
+
+def _of_claim(claim: ClaimEvidence) -> str:
+    about = f"{claim.source}. Protocol: {claim.setting}; the paper's: `{claim.full}`. {claim.decides}"
+    if claim.metric != "accuracy":
+        about += f" Measured: {claim.metric}."
+    rows = [_row(c) for c in claim.comparisons]
+    header = (
+        "comparison",
+        "verdict",
+        "lead",
+        "95 % interval",
+        "by seed",
+        "published",
+        "clients better / worse",
+        "gains",
+    )
+    measured = [row for row, c in zip(rows, claim.comparisons, strict=True) if c.lead is not None]
+    sheet = as_markdown(Sheet(f"{claim.says} {claim.verdict.capitalize()}.", header, measured, left=2), 3)
+    text = sheet if measured else f"### {escape_markdown(claim.says)} Open."
+    spread = "; ".join(
+        f"{a.arm} {np.mean(list(a.means.values())):.2f} ± {np.std(list(a.means.values()), ddof=1):.2f}"
+        for a in claim.arms
+        if len(a.means) > 1
+    )
+    lines = [text, escape_markdown(about).replace("\\`", "`")]
+    lines += [f"Mean of clients ± deviation over seeds, in percent: {escape_markdown(spread)}."] if spread else []
+    lines += [claim.found] if claim.found else []
+    lines += [f"Missing: {_missing(claim)}."] if claim.cost.finished < claim.cost.runs else []
+    return "\n\n".join(lines)
+
+
+def _row(c: Compared) -> tuple[str, ...]:
+    why = f" ({c.why_open})" if c.why_open else ""
+    by_seed = " ".join(f"{lead:+.1f}" for lead in c.leads)
+    clients = f"{100 * (c.better or 0):.0f} % / {100 * (c.worse or 0):.0f} %"
+    gains = " / ".join(f"{gain:+.1f}" for gain in c.gains or ())
+    names = f"{c.arm} − {c.against}"
+    return (
+        names,
+        c.verdict + why,
+        _number(c.lead, "+.2f"),
+        _interval(c),
+        by_seed,
+        _number(c.published, "+.2f"),
+        clients,
+        gains,
+    )
+
+
+def _interval(c: Compared) -> str:
+    return "—" if c.low is None or c.high is None else f"{c.low:+.2f} to {c.high:+.2f}"
+
+
+def _leads(claim: ClaimEvidence) -> str:
+    """The smallest lead with its interval, since a claim stands with its weakest comparison."""
+    measured = [c for c in claim.comparisons if c.lead is not None]
+    if not measured:
+        return "not run"
+    weakest = min(measured, key=lambda c: c.lead or 0.0)
+    return f"{weakest.lead:+.2f} ({_interval(weakest)}) over {weakest.against}"
+
+
+def _correlations(found: Evidence) -> str:
+    rows = [(c.full, c.setting, f"{c.rank_correlation:.2f}") for c in found.claims if c.rank_correlation is not None]
+    unique = list(dict.fromkeys(rows))
+    if not unique:
+        return ""
+    sheet = Sheet(
+        "Rank correlation with published tables", ("table and column", "protocol", "Spearman's ρ"), unique, left=2
+    )
+    return as_markdown(sheet, 2) + "\nOnly tables all of whose methods were run."
+
+
+def _missing(claim: ClaimEvidence) -> str:
+    cost = claim.cost
+    rate = f", {cost.seconds_per_round:.2f} seconds per round" if cost.seconds_per_round is not None else ""
+    hours = f", about {_hours(claim)} hours of one core" if cost.seconds_left is not None else ""
+    return f"{cost.runs - cost.finished} of {cost.runs} runs{rate}{hours}"
+
+
+def _hours(claim: ClaimEvidence) -> str:
+    left = claim.cost.seconds_left
+    return "—" if left is None else f"{left / HOUR:.2g}" if left else "0"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "—" if value is None else f"{value:{form}}"
+
+
+def _pictures(found: Evidence, folder: Path) -> list[Path]:
+    from fedtailor.report.pictures import panels, save
+
+    paths = []
+    for paper in dict.fromkeys(c.paper for c in found.claims):
+        chart = forest([c for c in found.claims if c.paper == paper])
+        if chart is not None:
+            paths.append(folder / f"evidence-{paper}.png")
+            save(panels([chart], size=(8, 1.0)), paths[-1])
+    return paths
+
+
+def forest(claims: Sequence[ClaimEvidence]) -> Chart | None:
+    """One dot with its interval per comparison; hollow dots are open."""
+    lines = [
+        (f"{c.arm} − {c.against}, {claim.name.partition('@')[2]}", c)
+        for claim in claims
+        for c in claim.comparisons
+        if c.low is not None and c.high is not None
+    ]
+    if not lines:
+        return None
+    x, low, high = (np.array([getattr(c, side) for _, c in lines], dtype=float) for side in ("lead", "low", "high"))
+    names = [name for name, _ in lines]
+    points = Points("", x, np.arange(len(lines)), names, low, high)
+    zero = Curve("", np.zeros(2), np.array([-0.5, len(lines) - 0.5]), thin=True)
+    return Chart("lead in points, with its 95 % interval", "", [points, zero], names)

@@ -1,0 +1,50 @@
+"""`fedtailor claims` lists claims, and carries out a small one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fedtailor.cli.app import app
+from fedtailor.errors import FedTailorError
+from fedtailor.papers.claims import claim as module
+from fedtailor.papers.claims.claim import Arm, Claim, Comparison, Protocol
+from fedtailor.papers.grid import carry_on
+
+WORDS = "data=digits data.fraction=0.1 partition=iid clients=2 net=mlp net.hidden=[4] rounds=1 batch=64"
+
+
+@pytest.fixture
+def tiny(monkeypatch) -> Claim:
+    arms = (Arm(name, (f"method={name}",)) for name in ("local", "fedavg"))
+    protocol = Protocol("tiny", "digits", tuple(WORDS.split()))
+    full = ("pgfedsplit/table2", "FashionMNIST, Dir 0.1")
+    claim = Claim("field", "tiny", "Alone is better.", "nowhere", protocol, (Comparison(*arms),), full, seeds=1)
+    monkeypatch.setattr(module, "claims", lambda: (claim,))
+    return claim
+
+
+def typed(*words: str) -> str:
+    result = CliRunner().invoke(app, ["claims", *words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_lists_plans_runs_and_writes_the_page(tiny, tmp_path):
+    out = str(tmp_path / "runs")
+    assert "not run" in typed("--out", out)
+    assert "0/2" in typed("--plan", "--out", out)
+    for job in tiny.jobs(tmp_path / "runs"):
+        carry_on(job)  # in this process: what starts others is tested with grids
+    assert "2/2" in typed("field/tiny", "--run", "--out", out)
+    found = json.loads((tmp_path / "runs" / "evidence.json").read_text())
+    assert [c["name"] for c in found["claims"]] == ["field/tiny@tiny"]
+    assert found["claims"][0]["comparisons"][0]["why_open"] == "1 of 5 seeds"
+    assert "Alone is better." in (tmp_path / "runs" / "evidence.md").read_text()
+
+
+def test_an_unknown_claim_is_named():
+    with pytest.raises(FedTailorError, match="no claim 'fedha'"):
+        CliRunner().invoke(app, ["claims", "fedha"], catch_exceptions=False)

@@ -1,0 +1,83 @@
+"""The page of verdicts shows the numbers of evidence.json."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fedtailor.papers.claims.evidence import ClaimEvidence, Compared, Cost, Evidence
+from fedtailor.report.evidence import as_page, forest, listing, plan_listing, write_evidence
+
+
+@pytest.fixture
+def evidence() -> Evidence:
+    decided = Compared(
+        arm="FedAH",
+        against="FedRep",
+        published=10.12,
+        seeds=[0, 1],
+        leads=[1.5, 2.5],
+        lead=2.0,
+        low=0.75,
+        high=3.25,
+        better=0.8,
+        worse=0.15,
+        gains=(0.1, 0.2),
+        verdict="holds",
+    )
+    about = {
+        "paper": "fedah",
+        "source": "Table IV",
+        "setting": "digits",
+        "full": "fedah/table4: CIFAR100",
+        "metric": "accuracy",
+        "within": None,
+        "decides": "Both rivals.",
+        "found": "",
+        "arms": [],
+        "rank_correlation": 0.83,
+    }
+    done = ClaimEvidence(
+        **about,
+        name="fedah/a@tiny",
+        says="It is ahead.",
+        verdict="holds",
+        comparisons=[decided],
+        cost=Cost(runs=4, finished=4, seconds=7200.0),
+    )
+    missing = ClaimEvidence(
+        **about | {"rank_correlation": None},
+        name="fedah/b@tiny",
+        says="It is cheap.",
+        verdict="open",
+        comparisons=[Compared(arm="FedAH", against="FedALA", published=None, why_open="not run")],
+        cost=Cost(runs=10, finished=0, seconds=0.0, seconds_left=5400.0, seconds_per_round=1.25),
+    )
+    return Evidence(claims=[done, missing], runs=14, finished=4, seconds=7200.0)
+
+
+def test_the_page_has_verdict_lead_interval_and_what_is_missing(evidence):
+    page = as_page(evidence)
+    for piece in (
+        "| **holds** | +2.00 (+0.75 to +3.25) over FedRep |",
+        "| +2.00 | +0.75 to +3.25 | +1.5 +2.5 | +10.12 | 80 % / 15 % | +0.1 / +0.2 |",
+        "4 of 14 runs are finished; they took 2.0 hours",
+        "Missing: 10 of 10 runs, 1.25 seconds per round, about 1.5 hours of one core.",
+        "fedah/table4: CIFAR100 | digits | 0.83 |",
+        "Of 2 claims: 1 holds, 0 does not, 1 open.",
+    ):
+        assert piece in page
+
+
+def test_lists_for_the_terminal(evidence):
+    assert [row[:2] for row in listing(evidence).rows] == [("fedah/a@tiny", "holds"), ("fedah/b@tiny", "open")]
+    assert plan_listing(evidence, 2).rows[1] == ("fedah/b@tiny", "0/10", "1.25", "1.5")
+
+
+def test_files_are_written_and_a_forest_has_one_line_per_comparison(evidence, tmp_path):
+    page, data, picture = write_evidence(evidence, tmp_path)
+    assert Evidence.model_validate(json.loads(data.read_text())) == evidence
+    assert page.read_text() == as_page(evidence)
+    assert picture.name == "evidence-fedah.png"
+    assert len(forest(evidence.claims).names) == 1
