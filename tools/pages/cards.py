@@ -11,7 +11,7 @@ from fedtailor.methods import Method, methods
 from fedtailor.privacy.reveals import learnt
 from fedtailor.registry import options
 from fedtailor.report.sheets import escape_markdown
-from tools.pages.evidence import Place, judged, natural
+from tools.pages.evidence import Place, claimed, judged, natural
 from tools.pages.text import code, option_table, paragraphs, table
 
 EQUATIONS = Path(__file__).with_name("equations.toml")
@@ -107,7 +107,8 @@ def card(cls: type[Method], places: list[Place], tuned: Mapping[str, list]) -> s
         _travels(cls),
     ]
     sections += ["## Options\n", option_table("method.", options(cls)), "## When it helps, and when not\n"]
-    sections += [_measured(name, places), _judged(tuned.get(name, [])), "## Try it\n", _example(cls)]
+    sections += [_measured(name, places), _judged(tuned.get(name, [])), _claimed(claimed().get(name, []))]
+    sections += ["## Try it\n", _example(cls)]
     return "\n".join(part for part in sections if part.strip())
 
 
@@ -182,6 +183,14 @@ def _judged(places: list[tuple[str, int, int, float, float | None]]) -> str:
     return "\n".join(
         [text, table(["setting", "place", "mean over clients", "gain over alone"], rows, numbers=[1, 2, 3])]
     )
+
+
+def _claimed(claims: list[tuple[str, str, str]]) -> str:
+    if not claims:
+        return ""
+    rows = [[escape_markdown(says), escape_markdown(setting), verdict] for says, setting, verdict in claims]
+    text = "What its paper claims, tested on a small scale ([how, and by how much](../results/evidence.md)):\n"
+    return "\n".join([text, table(["claim", "protocol", "verdict"], rows)])
 
 
 def _names(places: list[Place]) -> str:

@@ -63,5 +63,14 @@ def judged(file: Path = RESULTS / "judge.json") -> dict[str, list[tuple[str, int
     return found
 
 
+def claimed(file: Path = RESULTS / "evidence.json") -> dict[str, list[tuple[str, str, str]]]:
+    """Return the claims of each paper's method that were tested, from `fedtailor claims`: what is claimed, the protocol, the verdict."""
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for claim in json.loads(file.read_text())["claims"] if file.exists() else []:
+        if claim["cost"]["finished"]:
+            found.setdefault(claim["paper"], []).append((claim["says"], claim["setting"], claim["verdict"]))
+    return found
+
+
 def _mean(clients: list[float | None]) -> float:
     return float(np.mean([value for value in clients if value is not None]))

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedtailor.extras import can_draw
 from fedtailor.files import make_folder, replace_text
+from fedtailor.papers.claims.effect import ENOUGH
 from fedtailor.papers.claims.evidence import ClaimEvidence, Compared, Evidence
 from fedtailor.report.charts import Chart, Curve, Points
 from fedtailor.report.sheets import Best, Sheet, as_markdown, escape_markdown
@@ -72,6 +73,7 @@ def as_page(found: Evidence) -> str:
         f"Written by `fedtailor claims --page docs/results` from evidence.json. {METHOD} "
         f"{found.finished} of {found.runs} runs are finished; they took {hours:.1f} hours of one core, while other work ran beside them.",
         _summary(found),
+        _choice(found),
         _correlations(found),
     ]
     for paper in dict.fromkeys(c.paper for c in found.claims):
@@ -89,6 +91,26 @@ def _summary(found: Evidence) -> str:
     counts = [f"{sum(c.verdict == v for c in found.claims)} {v}" for v in ("holds", "does not", "open")]
     sheet = Sheet("Verdicts", ("claim", "verdict", "lead (points)", "protocol"), rows, left=4)
     return f"{as_markdown(sheet, 2)}\nOf {len(found.claims)} claims: {', '.join(counts)}."
+
+
+def _choice(found: Evidence) -> str:
+    """The methods of each protocol, the best first, for somebody who has to choose one."""
+    lines = []
+    for setting in dict.fromkeys(c.setting for c in found.claims):
+        own = {
+            tuple(a.overrides): a
+            for c in found.claims
+            if c.setting == setting and c.metric == "accuracy"
+            for a in c.arms
+        }
+        means = {a.arm: np.array(list(a.means.values())) for a in own.values() if len(a.means) >= ENOUGH}
+        order = sorted(means, key=lambda arm: -means[arm].mean())
+        if len(order) > 1:
+            shown = ", ".join(f"{arm} {means[arm].mean():.1f} ± {means[arm].std(ddof=1):.1f}" for arm in order)
+            lines.append(f"- {setting}: {escape_markdown(shown)}")
+    text = """Accuracy in percent, mean over clients and deviation over seeds, of everything that ran with all seeds under one protocol, the
+best first. Neighbours in this order may differ by chance; the comparisons below say which leads are sure."""
+    return "\n".join(["## For somebody who has to choose", "", text, "", *lines]) if lines else ""
 
 
 def _section(paper: str, claims: Sequence[ClaimEvidence]) -> str:
