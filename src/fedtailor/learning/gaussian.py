@@ -125,10 +125,10 @@ def with_drawn_samples(
 ) -> tuple[Tensor, Tensor]:
     """Add `drawn_samples` to features and labels, a fraction `ratio` of the result; `clip` sets negative drawn features to 0.
 
-    Drawn features weigh as much as the others on average.
+    Drawn features weigh as much as the others on average. Nothing is added while there are no Gaussians.
     """
     size = math.ceil(ratio / (1 - ratio) * len(y) - 1e-9)  # not one more because of rounding
-    if not size:
+    if not size or "spread" not in gaussians:
         return z, y
     drawn, labels = drawn_samples(gaussians, counts.to(z.dtype), size, generator, **how)
     weights = weights_of(y)

@@ -174,7 +174,7 @@ class Participant:
         if on is not None and samples is not None:
             raise TypeError("train: give the features to train on as `on`, or samples as `samples`, not both.")
         net, purpose = part.net, purpose or part.name
-        with self._using(self.samples if samples is None else samples):
+        with self.using(self.samples if samples is None else samples):
             if on is None and features_suffice(part, loss, augmented=self.samples.augmented):
                 on = self.embed(net)
             descent = Descent(self, (part,), lr, momentum)
@@ -192,7 +192,7 @@ class Participant:
         return islice(shuffled_pairs(*on, self.protocol.batch, epochs, self.rng(purpose)), steps)
 
     @contextmanager
-    def _using(self, samples: Samples) -> Iterator[None]:
+    def using(self, samples: Samples) -> Iterator[None]:
         """Within this context, these are the participant's samples."""
         whole, self.samples = self.samples, samples
         try:

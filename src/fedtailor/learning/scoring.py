@@ -48,6 +48,13 @@ def score(model: nn.Module, samples: Samples, metrics: Sequence[Metric] = (), *,
 
 
 @torch.inference_mode()
+def hits(model: nn.Module, samples: Samples) -> Tensor:
+    """Return for each sample 1 if the model predicts its class, else 0."""
+    model.eval()
+    return torch.cat([(samples.task.predicted(model(x)) == y).float() for x, y in samples.chunks()])
+
+
+@torch.inference_mode()
 def _pass(model: nn.Module, samples: Samples, *, collect: bool) -> tuple[Score, Tensor | None]:
     model.eval()
     task = samples.task

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from fedtailor.data.task import CLASSES
 from fedtailor.learning import Client, Payload, Reply, Server, State, weighted_mean
-from fedtailor.learning.branches import Branches, Supervised, alone, in_parallel, in_series
 from fedtailor.learning.mixing import mix_into_rows
 from fedtailor.learning.modules import Modules
 from fedtailor.learning.similarity import similarity_weights
-from fedtailor.learning.supervisors import Supervisors
+from fedtailor.learning.supervision import Supervision
 from fedtailor.methods.base import Method, methods
 from fedtailor.registry import between, log_between, option
 
@@ -51,19 +50,15 @@ class FedSimSup(Method):
     arch: Literal["parallel", "serial"] = option("parallel", "serial: share the body of one net, its head supervises")
     no_supervisor: bool = option(False, "predict with the model alone, for either arch")
     C: float = option(
-        40.0,
-        "from round C·T^gamma on, of T rounds, learning from others weakens",
-        above=0.0,
-        search=log_between(10, 160),
+        40.0, "from round C·T^gamma on, of T rounds, learning from others weakens", above=0, search=log_between(10, 160)
     )
-    gamma: float = option(3 / 7, "exponent in C·T^gamma", at_least=0.0, search=between(0.1, 0.9))
+    gamma: float = option(3 / 7, "exponent in C·T^gamma", at_least=0, search=between(0.1, 0.9))
 
     def hello(self, client: Client) -> Payload:
         return {"labels": client.label_counts.double() / max(1, len(client.samples))}
 
     def start(self, server: Server, hellos: Mapping[int, Payload]) -> None:
-        net = server.net()
-        shared = net.body if self._serial else net.all
+        shared = self.supervision.shared(server.net())
         server.state["models"] = shared.vector.repeat(len(server.sizes), 1)
         server.state["labels"] = torch.stack([hellos[i]["labels"] for i in sorted(hellos)])
         if server.protocol.join_range[0] == 1 and not server.protocol.dropout and self.sim != "fedavg":
@@ -72,26 +67,20 @@ class FedSimSup(Method):
             )
 
     def init(self, client: Client) -> State:
-        if self.no_supervisor:
-            return {}
-        if self._serial:
-            return {"supervisor": client.net().head.vector}
-        architecture = self._supervisors(client.protocol.seed).architecture(client.id, client.task)
-        return {"supervisor": client.fresh("supervisor", architecture)}
+        return self.supervision.init(client)
 
     def send(self, server: Server, client: int) -> Payload:
         return {"model": server.state["models"][client].clone()}
 
     def fit(self, client: Client, payload: Payload) -> Payload:
-        both = self._supervised(client, payload)
+        both = self.supervision.supervised(client, payload["model"])
         if both.private is not None:
-            purpose = "head" if self._serial else "supervisor"
+            purpose = "head" if self.arch == "serial" else "supervisor"
             client.train(both.private, epochs=self.supervisor_epochs, loss=both.private_loss, purpose=purpose)  # (4)
             client.state["supervisor"] = both.private.vector
         client.train(both.shared, epochs=self.model_epochs, loss=both.shared_loss)  # (5)
-        supervisors = self._supervisors(client.protocol.seed)
-        if len(supervisors.names) > 1:
-            client.log(group=supervisors.index(client.id))
+        if len(self.supervision.names) > 1:
+            client.log(group=self.supervision.drawn(client.protocol.seed, client.id))
         return {"model": both.shared.vector}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> None:
@@ -130,32 +119,15 @@ class FedSimSup(Method):
         return {"model": (weights if weights.any() else m / m.sum()).to(models) @ models}
 
     def personal(self, client: Client, payload: Payload) -> nn.Module:
-        return self._supervised(client, payload).whole
+        return self.supervision.supervised(client, payload["model"]).whole
+
+    def saved_module(self, modules: Modules, client: int, weights: Mapping[str, Tensor]) -> nn.Module:
+        return self.supervision.module(modules, client)
 
     def groups(self, seed: int, clients: int) -> dict[str, list[int]]:
         """Return the clients that draw each supervisor in a run with this seed."""
-        return self._supervisors(seed).groups(clients)
-
-    def saved_module(self, modules: Modules, client: int, weights: Mapping[str, Tensor]) -> nn.Module:
-        net, _ = modules.lend("model")
-        if self._serial or self.no_supervisor:
-            return net
-        architecture = self._supervisors(modules.protocol.seed).architecture(client, modules.task)
-        return Branches(net, modules.lend("supervisor", architecture)[0])
+        return self.supervision.groups(seed, clients)
 
     @property
-    def _serial(self) -> bool:
-        return self.arch == "serial" and not self.no_supervisor
-
-    def _supervised(self, client: Client, payload: Payload) -> Supervised:
-        model, own = payload["model"], client.state.get("supervisor")
-        if self.no_supervisor:
-            return alone(client.net(model=model))
-        if self._serial:
-            return in_series(client.net(body=model, head=own))
-        architecture = self._supervisors(client.protocol.seed).architecture(client.id, client.task)
-        supervisor = client.net("supervisor", model=own, architecture=architecture)
-        return in_parallel(client, client.net(model=model), supervisor)
-
-    def _supervisors(self, seed: int) -> Supervisors:
-        return Supervisors(self.supervisor, seed)
+    def supervision(self) -> Supervision:
+        return Supervision("none" if self.no_supervisor else self.arch, self.supervisor)

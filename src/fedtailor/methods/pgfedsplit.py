@@ -36,13 +36,8 @@ class PGFedSplit(Method):
     tasks = ("multiclass",)
     eval_point = "after_train"
 
-    lam: float = option(
-        5.0,
-        "λ: weight of the distance of features to their class's global prototype",
-        at_least=0,
-        search=log_between(0.5, 20),
-    )
-    proto_reg: bool = option(True, "pull features to the global prototypes while the body trains")
+    lam: float = option(5.0, "λ: weight of the prototype distance", at_least=0, search=log_between(0.5, 20))
+    proto_reg: bool = option(True, "while the body trains, pull features to their class's global prototype")
     proto_reduction: Literal["mean", "sum"] = option("mean", "squared distance: mean or sum over dimensions")
     tau: int = option(5, "τ(0): rounds between two aggregations of heads, at the start", at_least=1)
     tau_min: int = option(1, "smallest τ", at_least=1)
@@ -51,10 +46,7 @@ class PGFedSplit(Method):
     fixed_tau: int | None = option(None, "constant τ, in place of tau and apa", at_least=1)
     head_agg: bool = option(True, "aggregate heads; false: every client keeps its own")
     beta: float = option(
-        0.1,
-        "β: weight of the KL term, which favours the averaged head over an old own",
-        at_least=0,
-        search=log_between(0.01, 1),
+        0.1, "β: weight of the KL term against an old own head", at_least=0, search=log_between(0.01, 1)
     )
     temperature: float = option(1.0, "temperature of the softmax in the KL term", above=0)
     fixed_alpha: float | None = option(None, "constant weight α of the own head; none: learned", at_least=0, at_most=1)
@@ -89,7 +81,7 @@ class PGFedSplit(Method):
     def fit(self, client: Client, payload: Payload) -> Payload:
         """Algorithm 2."""
         net, reply = self.personal(client, payload), {}
-        z, y = self._head_samples(client, net, payload)
+        z, y = self._augmented(client, net, payload)
         if "head" in payload:
             alpha = self._alpha(client, net, payload["head"], z, y)
             net.head.vector = mixed(client.state["head"], payload["head"], alpha)  # (8)
@@ -107,13 +99,11 @@ class PGFedSplit(Method):
             reply |= class_statistics(*client.embed(net), client.classes, squares=self.gaussian and self.cov == "total")
         return {"body": net.body.vector, **reply}
 
-    def _head_samples(self, client: Client, net: Net, payload: Payload) -> tuple[Tensor, Tensor]:
+    def _augmented(self, client: Client, net: Net, payload: Payload) -> tuple[Tensor, Tensor]:
         """D̃_i: the features of all local samples under the received body, and drawn ones (15 to 17)."""
-        z, y = client.embed(net)
-        if "spread" not in payload:
-            return z, y
+        (z, y), rng = client.embed(net), client.rng("gaussian")
         how = {"uniform": self.label_prior == "uniform", "scaled": self.gamma_mode == "share", "clip": self.clip_nonneg}
-        return with_drawn_samples(z, y, payload, client.label_counts, self.ratio, client.rng("gaussian"), **how)
+        return with_drawn_samples(z, y, payload, client.label_counts, self.ratio, rng, **how)
 
     def _alpha(self, client: Client, net: Net, received: Tensor, z: Tensor, y: Tensor) -> float:
         """The α that minimizes E[CE(α·own + (1−α)·received) + βΔα²·KL(own ‖ received)] on D̃_i (13)."""

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from fedtailor.data.task import CLASSES
 from fedtailor.learning import Client, Payload, Reply, Server
-from fedtailor.learning.head_mixing import best_logit_weight
-from fedtailor.learning.samples import Samples
+from fedtailor.learning.label_prior import add_label_prior, as_outputs, evenness
+from fedtailor.learning.scoring import hits
 from fedtailor.methods.base import GlobalModel, methods
 from fedtailor.nets.net import Net
 from fedtailor.registry import log_between, option
@@ -59,9 +55,8 @@ class Tailor(GlobalModel):
 
     def fit(self, client: Client, payload: Payload) -> Payload:
         net = client.net(model=payload["model"])
-        even = entropy(client.label_counts) / math.log(max(2, int(client.label_counts.count_nonzero())))
         absent = (client.label_counts == 0).to(client.samples.dtype)
-        held = self.hold * even * as_outputs(client, absent)
+        held = self.hold * evenness(client.label_counts) * as_outputs(client.task, absent)
         if held.any():
             client.train(net.all, loss=lambda net, x, y: client.loss(net(x) - held, y))
         else:
@@ -115,55 +110,15 @@ class Tailor(GlobalModel):
 
     def better_alone(self, client: Client, payload: Payload) -> bool:
         """Whether a model trained alone is better on held-out samples, beyond chance; no if there are too few to hold some out."""
-        whole = client.samples
-        if len(whole) < 5:
+        if len(client.samples) < 5:
             return False
-        client.samples, held = client.split(0.2)
-        cut = hits(self.closed(client, payload, "close on a part"), held)
-        alone = hits(self.trained_alone(client, "alone on a part"), held)
-        client.samples = whole
+        rest, held = client.split(0.2)
+        with client.using(rest):
+            cut = hits(self.closed(client, payload, "close on a part"), held)
+            alone = hits(self.trained_alone(client, "alone on a part"), held)
         return (alone - cut).sum().item() > (alone != cut).sum().item() ** 0.5
 
     def with_prior(self, client: Client, payload: Payload) -> tuple[Net, float]:
         """The global model with as much of the client's label prior in its head's bias as its training samples ask for, and α."""
         net = client.net(model=payload["model"])
-        bias = net.head_bias
-        if not self.prior or bias is None:
-            return net, 0.0
-        counts = counts_of(client).to(client.samples.dtype) + 0.5
-        prior = (counts / counts.sum()).log()
-        x, y = next(client.samples.chunks())
-        net.eval()
-        with torch.no_grad():
-            logits = as_logits(net(x)).cpu().double()
-            alpha = best_logit_weight(logits + prior.cpu().double(), logits, y.cpu())
-            bias += alpha * as_outputs(client, prior)
-        return net, alpha
-
-
-def counts_of(client: Client) -> Tensor:
-    """The label counts of a client's samples as they are now, be it all of them or a part."""
-    return torch.bincount(client.samples.y, minlength=client.classes)
-
-
-def entropy(counts: Tensor) -> float:
-    """Return H(p) of the shares p of counts."""
-    p = counts[counts > 0].double() / counts.sum()
-    return -(p * p.log()).sum().item()
-
-
-@torch.no_grad()
-def hits(net: Net, samples: Samples) -> Tensor:
-    """Return for each sample 1 if the net predicts its class, else 0."""
-    net.eval()
-    return torch.cat([(as_logits(net(x)).argmax(1) == y).float() for x, y in samples.chunks()])
-
-
-def as_logits(outputs: Tensor) -> Tensor:
-    """Return one logit per class; a binary task's single output is that of class 1."""
-    return outputs if outputs.shape[1] > 1 else torch.cat([torch.zeros_like(outputs), outputs], dim=1)
-
-
-def as_outputs(client: Client, logits: Tensor) -> Tensor:
-    """Return what a net would have to put out for one logit per class."""
-    return logits[1:] - logits[:1] if client.task.kind == "binary" else logits
+        return net, add_label_prior(net, client.samples, client.task) if self.prior else 0.0
