@@ -16,10 +16,10 @@ demo: $(READY)
 	$(BIN)/fedtailor compare local fedavg fedavg-ft fedrep data=heart rounds=20 --out runs/hospitals
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 slow: $(READY)
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 network: $(READY)
 	$(BIN)/python -m pytest -m network

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -16,6 +18,7 @@ from fedtailor import Federation, methods, nets
 
 SIZES = (12, 7, 20, 9)
 CLASSES = 3
+RENDER, PLOT = Figure.savefig, Federation.plot
 
 
 @pytest.fixture(autouse=True)
@@ -24,24 +27,33 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def pictures_of_labels_once() -> Iterator[None]:
-    """Runs with the same labels have the same labels.png, which takes half the time of a short run: it is drawn once."""
-    draw, drawn = Federation.plot, {}
+def quick_folders() -> Iterator[None]:
+    """Most of a short run's time goes to its pictures and to waiting for the disk.
+
+    Here figures are made but not rendered (that of the labels is not even made), unless a test asks for `rendered`. Files are not flushed:
+    that matters when a machine stops, which no test can do.
+    """
+
+    def render(self: Figure, path: str | PathLike[str], **options: object) -> None:
+        PIL.Image.new("L", (1, 1)).save(path, "png")
 
     def plot(self: Federation, path: str | PathLike[str] | None = None) -> Figure | None:
         if path is None or Path(path).name != ".draft-labels.png":  # not that of a run's folder
-            return draw(self, path)
-        counts, names = self.label_counts, tuple(client.name for client in self.clients)
-        key = (counts.shape, counts.tobytes(), tuple(self.labels), names)
-        if key not in drawn:
-            draw(self, path)
-            drawn[key] = Path(path).read_bytes()
-        Path(path).write_bytes(drawn[key])
-        return None
+            return PLOT(self, path)
+        return render(Figure(), path)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", render)
         patch.setattr(Federation, "plot", plot)
+        patch.setattr(os, "fsync", lambda handle: None)
         yield
+
+
+@pytest.fixture
+def rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are drawn as a user gets them."""
+    monkeypatch.setattr(Figure, "savefig", RENDER)
+    monkeypatch.setattr(Federation, "plot", PLOT)
 
 
 @pytest.fixture

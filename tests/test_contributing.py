@@ -14,7 +14,7 @@ import pytest
 import fedtailor as ft
 
 ROOT = Path(__file__).parents[1]
-QUICK = ("rounds=2", "clients=4", "partition=iid")
+QUICK = ("rounds=2", "clients=4", "partition=iid", "data.fraction=0.2")
 
 pytestmark = pytest.mark.usefixtures("registries")
 

@@ -104,7 +104,7 @@ def test_a_regression_is_advised_by_its_error(tmp_path):
     assert (advice.over_alone.mean > 0) == (advice.verdict != "alone")
 
 
-def test_the_command_writes_a_page_with_the_next_command(tmp_path, fedtailor):
+def test_the_command_writes_a_page_with_the_next_command(tmp_path, fedtailor, rendered):
     words = ("data=digits", "data.fraction=0.2", "clients=4", "net=mlp", "rounds=3", "engine=inline")
     said = fedtailor("recommend", "fedavg-ft", *words, "--minutes", "0", "--out", tmp_path / "a")
     page = (tmp_path / "a" / "recommendation.md").read_text()

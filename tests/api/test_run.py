@@ -54,7 +54,7 @@ def interrupted(federation, net, path, **options) -> None:
         ft.run(federation, "fedrep", net=net, out=path, callbacks=[interrupt_after(2)], **{**QUICK, **options})
 
 
-def test_a_run_has_a_folder_and_everything_to_look_at(named, tmp_path):
+def test_a_run_has_a_folder_and_everything_to_look_at(named, tmp_path, rendered):
     with ft.run(named, ft.FedRep(head_epochs=2), net=Mine(), head="classifier", out=tmp_path / "a", **QUICK) as run:
         assert run.state == "finished"
         assert [r["round"] for r in run.metrics] == [1, 2, 3]
@@ -224,11 +224,11 @@ def test_all_methods_of_a_comparison_get_the_same_data_where_one_needs_some_at_t
 
 @pytest.mark.parametrize("method", sorted(ft.methods.methods.classes))
 def test_every_method_runs_by_its_name_alone(method, tmp_path, caplog):
-    small = ["rounds=1", "clients=8", "data.fraction=0.25", "engine=inline", "save_models=false"]
+    small = ["rounds=1", "clients=4", "data.fraction=0.1", "engine=inline", "save_models=false"]
     short = {"perada": ["method.akt_steps=1"], "heart": ["method.akt_steps=1", "method.pgd_steps=1"]}.get(method, [])
     simulation = carry_out(ft.Config.load(words=[f"method={method}", *small, *short]), tmp_path / "a")
     assert simulation.round == 1
-    assert ("needs proxy samples at the server: 45 samples (10 %) are set aside" in caplog.text) == bool(short)
+    assert ("needs proxy samples at the server: 18 samples (10 %) are set aside" in caplog.text) == bool(short)
     assert not any("diverged" in record for record in simulation.metrics)
 
 

@@ -47,7 +47,7 @@ def test_the_command_says_its_version(fedtailor):
     assert fedtailor("--version").startswith(f"fedtailor {version('fedtailor')} (PyTorch {version('torch')})")
 
 
-def test_run_show_and_refuse_to_overwrite(fedtailor, tmp_path):
+def test_run_show_and_refuse_to_overwrite(fedtailor, tmp_path, rendered):
     output = fedtailor("run", "method=fedrep", *QUICK, "--out", "a", cwd=tmp_path)
     assert "fedrep" in output
     assert "a/accuracy.png" in output

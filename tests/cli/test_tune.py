@@ -7,7 +7,7 @@ import pandas as pd
 QUICK = ("data=digits", "data.fraction=0.1", "clients=3", "net=mlp", "rounds=2", "engine=inline")
 
 
-def test_tune_says_what_it_chose_and_the_command_it_prints_runs(tmp_path, fedtailor):
+def test_tune_says_what_it_chose_and_the_command_it_prints_runs(tmp_path, fedtailor, rendered):
     words = ("tune", "fedavg", "fedrep:head_epochs=2", *QUICK, "--budget", "2", "--out", tmp_path / "t")
     said = fedtailor(*words)
     assert "fedavg, trial 2: lr=" in said

@@ -261,7 +261,7 @@ def test_a_disk_that_is_full_is_told_and_the_run_ends_the_same_once_there_is_roo
     assert same_runs(whole, tmp_path / "full")
 
 
-def test_the_folder_holds_all_of_a_run(tmp_path):
+def test_the_folder_holds_all_of_a_run(tmp_path, rendered):
     simulation = start(config("method=fedper"), tmp_path / "run")
     folder = RunFolder.open(tmp_path / "run")
     records = folder.records()

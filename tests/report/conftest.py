@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+from matplotlib.figure import Figure
 
 from fedtailor.experiment.config import Config
+from fedtailor.report import pictures
 
 Make = Callable[..., Path]
 
@@ -63,6 +65,14 @@ def make_run(tmp_path: Path) -> Make:
         return folder
 
     return make
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch, rendered: None) -> list[Figure]:
+    """The figures that were drawn."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(pictures, "Figure", lambda **options: drawn.append(Figure(**options)) or drawn[-1])
+    return drawn
 
 
 def _record(t: int, accuracy: float, best: float, clients: Any, size: int) -> dict[str, Any]:

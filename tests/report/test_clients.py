@@ -6,13 +6,11 @@ import io
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from rich.console import Console
 from scipy import stats
 
 from fedtailor.api.results import Results
 from fedtailor.experiment.headline import Headline
-from fedtailor.report import pictures
 from fedtailor.report.clients import all_clients, client_picture, metric_picture, wilson
 from fedtailor.report.groups import by_method
 from fedtailor.report.interactive import plotly_chart
@@ -155,13 +153,6 @@ def test_the_page_has_the_table_the_picture_and_the_other_methods_folded(study):
     assert zero["x"] == [0.0, 0.0]
     chosen = next(s for s in sections(load_material([study], "fedavg"), "x") if s.id == "f0-gains")
     assert chosen.sheets[0].title == "Clients: fedrep against fedavg"
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    drawn: list[Figure] = []
-    monkeypatch.setattr(pictures, "Figure", lambda **options: drawn.append(Figure(**options)) or drawn[-1])
-    return drawn
 
 
 def test_pictures_of_one_run_name_its_clients_and_have_whole_rounds(study, tmp_path, figures):

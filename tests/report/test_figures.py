@@ -15,6 +15,8 @@ from fedtailor.papers.presets import find
 from fedtailor.papers.scale import Scale
 from fedtailor.report.figures import accuracy_by_label, draw_figures, telling_client
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 DIGITS = "rounds=2,clients=3,epochs=1,seeds=1,data=digits,data.fraction=0.15,batch=32"
 MLP = f"{DIGITS},net=mlp,net.hidden=[8],partition=iid"
 STAGED = f"{DIGITS},net=cnn,net.conv1=2,net.conv2=2,net.hidden=4,augment=none,partition.reserve=0,method.akt=false"

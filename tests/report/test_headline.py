@@ -6,13 +6,11 @@ import io
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.headline import Headline
 from fedtailor.learning.metrics import METRICS
-from fedtailor.report import pictures
 from fedtailor.report.charts import curves, strips, tradeoff
 from fedtailor.report.clients import metric_picture
 from fedtailor.report.groups import by_method
@@ -45,7 +43,7 @@ def test_the_lowest_error_is_the_best(errors):
     assert "accuracy" not in text.partition("<script")[0]
 
 
-def test_charts_and_pictures_show_errors_as_they_are(errors, monkeypatch):
+def test_charts_and_pictures_show_errors_as_they_are(errors, figures):
     results = [read_result(errors / name) for name in "ab"]
     groups, metric = by_method(results), results[0].metric
     assert metric == Headline("rmse")
@@ -56,11 +54,9 @@ def test_charts_and_pictures_show_errors_as_they_are(errors, monkeypatch):
     assert ([dot.hollow for dot in dots], len(front.x)) == ([False, False], 2)  # dearer, but with a lower error
     *dots, front = tradeoff(groups, metric, "bytes", costs[::-1]).marks
     assert ([dot.hollow for dot in dots], len(front.x)) == ([True, False], 1)
-    drawn: list[Figure] = []
-    monkeypatch.setattr(pictures, "Figure", lambda **options: drawn.append(Figure(**options)) or drawn[-1])
     metric_picture(results, errors / "p.png")
-    assert drawn[0].axes[0].get_ylabel() == "mean RMSE of personal models"
-    assert list(drawn[0].axes[0].lines[1].get_ydata()) == pytest.approx([7.99, 2.99])
+    assert figures[0].axes[0].get_ylabel() == "mean RMSE of personal models"
+    assert list(figures[0].axes[0].lines[1].get_ydata()) == pytest.approx([7.99, 2.99])
 
 
 def test_another_metric_can_be_asked_for(make_run, tmp_path):

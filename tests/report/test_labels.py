@@ -6,6 +6,8 @@ from PIL import Image
 from fedtailor.data.federation import Federation
 from fedtailor.report.labels import label_figure, round_count
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 
 def skewed(clients, classes, seed=0):
     rng = np.random.default_rng(seed)

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from PIL import Image
 from typer.testing import CliRunner
 
 from fedtailor.cli.app import app
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.run import start
-from fedtailor.report import pictures
 from fedtailor.report.logged import logged_by_clients, logged_by_server, logged_picture
 from fedtailor.report.results import Result, read_result
 
@@ -32,14 +30,6 @@ QUICK = [
 def run(tmp_path: Path, *words: str):
     simulation = start(Config.load(None, [*QUICK, *words]), tmp_path / "run")
     return simulation, read_result(tmp_path / "run")
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that were drawn, in place of their files."""
-    drawn: list[Figure] = []
-    monkeypatch.setattr(pictures, "Figure", lambda **options: drawn.append(Figure(**options)) or drawn[-1])
-    return drawn
 
 
 def test_every_value_is_in_the_folder_even_of_rounds_without_evaluation(tmp_path):

@@ -5,6 +5,8 @@ from PIL import Image
 
 from fedtailor.report.figures import label_similarity_figure
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 
 def skewed(clients, classes=10, seed=0):
     rng = np.random.default_rng(seed)
