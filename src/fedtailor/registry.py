@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import pydantic
 
@@ -289,6 +289,20 @@ class Registry(Generic[T]):
 
     def build(self, name: Any, values: Mapping[str, Any], also: Iterable[str] = ()) -> T:
         return build(self.find(name), values, self.kind, also)
+
+    def optional(self, given: Any) -> T | None:
+        """Return an instance from itself, its name, or a table with its name and options; None from none, which is the default."""
+        if given is None or given == {}:
+            return None
+        if not isinstance(given, str | Mapping):
+            return cast(T, given)
+        table = dict(given) if isinstance(given, Mapping) else {"name": given}
+        if "name" not in table:
+            raise FedTailorError(
+                f"{self.kind}.{next(iter(table))} needs {self.kind}=NAME beside it. Known: {', '.join(sorted(self.classes))}."
+            )
+        name = table.pop("name")
+        return None if name == "none" else self.build(name, table)
 
     def _from_file(self, path: Path) -> type[T]:
         if not os.path.isfile(path):  # unlike Path.is_file, it accepts any text

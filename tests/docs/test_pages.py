@@ -114,7 +114,7 @@ def test_every_command_has_a_section_with_its_options():
 def test_every_option_has_a_row():
     page = options_page.page()
     keys = [o.name for o in options(Settings)] + [f"data.{o.name}" for o in options(DataSettings)]
-    for kind in ("data", "partition", "net"):
+    for kind in ("data", "partition", "net", "robust", "attack"):
         for name, cls in CHOICES[kind].classes.items():
             assert f"\n### {name}\n" in page
             keys += [f"{kind}.{o.name}" for o in options(cls)]

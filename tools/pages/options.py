@@ -14,7 +14,13 @@ Every key of a run: on the command line as `key=value`, in a config file as TOML
 [`ft.run`](python.md#fedtailor.api.run.run).
 `fedtailor options KEY` shows one in the terminal. "Tuned over" is where [tuning](../choosing.md#tuning) looks for a value.
 """
-TITLES = {"data": "Data sets", "partition": "Partitions", "net": "Nets"}
+TITLES = {
+    "data": "Data sets",
+    "partition": "Partitions",
+    "net": "Nets",
+    "robust": "Robust means",
+    "attack": "Attacks",
+}
 
 
 def page() -> str:
@@ -33,7 +39,7 @@ def page() -> str:
 
 
 def _entries(kind: str, registry: Registry) -> list[str]:
-    """Describe each data set, partition or net with its own options."""
+    """Describe each data set, partition, net, robust mean or attack with its own options."""
     return [
         f"### {name}\n\n{paragraphs(cls)[0]}\n\n{option_table(f'{kind}.', options(cls))}"
         for name, cls in sorted(registry.classes.items())

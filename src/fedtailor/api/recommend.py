@@ -221,7 +221,7 @@ def _measured(
         with simulation_of(config, federation, net) as simulation:
             records = simulation.run(*callbacks).metrics
         name = simulation.worker.metrics[0].name
-        held = [simulation.scores[i].validation for i in simulation.everyone]
+        held = [score.validation for score in simulation.scores.values()]
         rounds = [r for r in records if r["phase"] == "round"]
         found = {
             "config": key,

@@ -15,6 +15,7 @@ from torch import nn
 
 from fedtailor.api.personal import Personal
 from fedtailor.api.results import Results
+from fedtailor.attacks import Attack
 from fedtailor.data.federation import Federation
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.callbacks import Callbacks, Record
@@ -30,6 +31,7 @@ from fedtailor.experiment.given import (
     weights_digest,
 )
 from fedtailor.experiment.headline import last_mean
+from fedtailor.experiment.hostile import Given
 from fedtailor.experiment.lock import locked
 from fedtailor.experiment.onboarding import finished_simulation
 from fedtailor.experiment.options import RunOptions, keywords_of
@@ -47,6 +49,7 @@ from fedtailor.report.data_summary import DataSummary
 from fedtailor.report.logged import logged_picture
 from fedtailor.report.progress import Progress
 from fedtailor.report.results import read_run
+from fedtailor.robust import RobustMean
 
 log = logging.getLogger("fedtailor")
 
@@ -66,6 +69,8 @@ def run(
     out: str | PathLike[str] | None = None,
     callbacks: Callbacks | None = None,
     privacy: Mapping[str, Any] | None = None,
+    robust: RobustMean | Given | None = None,
+    attack: Attack | Given | None = None,
     **options: Unpack[RunOptions],
 ) -> Run:
     """Run a method on a federation, into a run folder with checkpoints, tables and pictures.
@@ -74,11 +79,12 @@ def run(
     "fedrep:head_epochs=5") or an object (`ft.FedRep(head_epochs=5)`), fedrep by default; `net` a name or any module that returns logits,
     by default one that fits the samples; `head` names the module's head. `out` is the folder, by default a new one below runs/; if it
     already holds this run, the run is resumed; any other run is refused. `callbacks` replace the progress bar. `privacy` has a rule for
-    each entry that leaves a client, such as {"body": "dp", "epsilon": 2}.
+    each entry that leaves a client, such as {"body": "dp", "epsilon": 2}. `robust` takes the place of the server's means ("median",
+    {"name": "trimmed", "share": 0.3}), and `attack` makes a share of the clients hostile ({"name": "scaled", "share": 0.2}).
 
     >>> run = ft.run(federation, "fedrep", net=MyModule(), rounds=50, out="runs/a")  # doctest: +SKIP
     """
-    values = values_of(federation, net, head, options, privacy)
+    values = values_of(federation, net, head, options, privacy=privacy, robust=robust, attack=attack)
     set_method(values, method)
     config = Config.from_values(values)
     path = (
@@ -277,9 +283,9 @@ def values_of(
     net: AnyNet | None,
     head: str | None,
     options: Mapping[str, Any],
-    privacy: Mapping[str, Any] | None = None,
+    **parts: Any,
 ) -> dict[str, Any]:
-    """Return these arguments as config values."""
+    """Return these arguments as config values; `parts` are those that a run need not have."""
     values: dict[str, Any] = {}
     if isinstance(federation, Config):
         values = federation.values()
@@ -296,8 +302,9 @@ def values_of(
         raise FedTailorError("head=… names a submodule of a net of your own: give that as net=….")
     elif net is not None:
         values["net"] = net if isinstance(net, str) else part_values(net)
-    if privacy is not None:
-        values["privacy"] = dict(privacy)
+    for name, part in parts.items():
+        if part is not None:
+            values[name] = part if isinstance(part, str | Mapping) else part_values(part)
     return values | dict(options)
 
 

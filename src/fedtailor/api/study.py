@@ -13,10 +13,12 @@ from fedtailor.api.plan import USUAL, plan
 from fedtailor.api.results import Results
 from fedtailor.api.run import AnyNet, Data, Run, given, new_folder, values_of
 from fedtailor.api.tune import tune_all
+from fedtailor.attacks import Attack
 from fedtailor.data.federation import Federation
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.experiment.callbacks import Callbacks
 from fedtailor.experiment.config import Config, Settings
+from fedtailor.experiment.hostile import Given
 from fedtailor.experiment.options import RunOptions, keywords_of
 from fedtailor.extras import can_draw
 from fedtailor.files import replace_text
@@ -24,6 +26,7 @@ from fedtailor.methods import Method
 from fedtailor.report.clients import client_picture
 from fedtailor.report.results import Result, find_runs
 from fedtailor.report.tables import comparison_csv
+from fedtailor.robust import RobustMean
 from fedtailor.tuning.tune import TUNING
 
 
@@ -39,6 +42,8 @@ def compare(
     out: str | PathLike[str] | None = None,
     callbacks: Callbacks | None = None,
     privacy: Mapping[str, Any] | None = None,
+    robust: RobustMean | Given | None = None,
+    attack: Attack | Given | None = None,
     **options: Unpack[RunOptions],
 ) -> Study:
     """Run several methods with the same seeds on one federation, each into a folder of its own below `out`.
@@ -53,7 +58,7 @@ def compare(
         raise FedTailorError("A comparison has seeds=…, such as seeds=3 or seeds=[5, 6], in place of seed.")
     path = Path(out) if out is not None else new_folder("comparison")
     chosen = range(seeds) if isinstance(seeds, int) else seeds
-    values = values_of(federation, net, head, options, privacy)
+    values = values_of(federation, net, head, options, privacy=privacy, robust=robust, attack=attack)
     tuned = {}
     if tune:
         first = {**values, "seed": chosen[0]}

@@ -11,14 +11,17 @@ from torch import nn
 
 from fedtailor.api.plan import USUAL, plan, run_name
 from fedtailor.api.run import AnyNet, Data, given, new_folder, set_method, values_of
+from fedtailor.attacks import Attack
 from fedtailor.data.federation import Federation
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.callbacks import Callbacks
 from fedtailor.experiment.config import TABLES, Config, Settings
+from fedtailor.experiment.hostile import Given
 from fedtailor.experiment.options import RunOptions, keywords_of
 from fedtailor.methods import Method
 from fedtailor.registry import options
 from fedtailor.report.progress import Progress
+from fedtailor.robust import RobustMean
 from fedtailor.tuning.space import search_space
 from fedtailor.tuning.tune import TUNING, OnTrial, Tuned, tune_method
 
@@ -36,6 +39,8 @@ def tune(
     out: str | PathLike[str] | None = None,
     callbacks: Callbacks | None = None,
     privacy: Mapping[str, Any] | None = None,
+    robust: RobustMean | Given | None = None,
+    attack: Attack | Given | None = None,
     **options: Unpack[RunOptions],
 ) -> dict[str, Tuned]:
     """Search the settings of each method with the same number of trials, judged on validation samples of the clients.
@@ -47,7 +52,7 @@ def tune(
     {'lr': 0.11, 'optimizer': 'sgd', 'server_optimizer': 'none', 'method.lam': 0.3}
     """
     asked = [methods] if isinstance(methods, str | Method) else list(methods)
-    values = values_of(federation, net, head, options, privacy)
+    values = values_of(federation, net, head, options, privacy=privacy, robust=robust, attack=attack)
     fixed = fixed_keys(federation, options)
     path = Path(out) if out is not None else new_folder(TUNING)
     return tune_all(values, asked, budget, path, *given(federation, net), fixed=fixed, callbacks=callbacks)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from fedtailor.attacks.backdoor import SUCCESS, Backdoor
 from fedtailor.attacks.base import Attack
 from fedtailor.data.client_data import ClientData
 from fedtailor.data.federation import Federation
 from fedtailor.data.task import Task
 from fedtailor.learning import Payload
+from fedtailor.learning.scoring import Score
 from fedtailor.randomness import numpy_stream, torch_stream
 
 
@@ -48,6 +51,14 @@ class Attackers:
             return up
         stream = torch_stream(self.seed, "attack", round, client)
         return {name: self._entry(sent.get(name), tensor, stream) for name, tensor in up.items()}
+
+    def summary(self, scores: Mapping[int, Score]) -> dict[str, float]:
+        """Return what a round's record says of the attack: how many attackers the scores leave out, and how often a backdoor works."""
+        counted: dict[str, float] = {"attackers": len(self.clients)}
+        if isinstance(self.attack, Backdoor):
+            known = [value for score in scores.values() if not math.isnan(value := score.value(SUCCESS))]
+            counted[SUCCESS] = sum(known) / len(known) if known else math.nan
+        return counted
 
     def _entry(self, sent: Tensor | None, up: Tensor, generator: torch.Generator) -> Tensor:
         """Return an attacked entry; one that was not sent down is a change from zero, and whole numbers are left as they are."""

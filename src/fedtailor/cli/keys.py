@@ -15,17 +15,21 @@ from fedtailor.learning.metrics import METRICS
 from fedtailor.privacy.rules import DPOptions
 from fedtailor.registry import Option, options
 
-LISTED_BY = {"method": "methods", "data": "datasets", "partition": "partitions", "net": "nets"}
+LISTED_BY = {"method": "methods", "data": "datasets", "partition": "partitions", "net": "nets"}  # commands
+PLURAL = {**LISTED_BY, "robust": "robust means", "attack": "attacks"}
 
 PARTS = {
     "method": Option("method", "a name or a .py file", "fedrep", "the algorithm"),
     "data": Option("data", "a name", "digits", "the data set; its options say where your own data is"),
     "partition": Option("partition", "a name", "", "how samples are dealt to clients (none: one that fits the data)"),
     "net": Option("net", "a name or a .py file", "", "the model (none: one that fits the samples)"),
+    "robust": Option("robust", "a name", "", "what takes the place of the server's means, against hostile clients"),
+    "attack": Option("attack", "a name", "", "what a share of the clients do to harm the others; in a simulation only"),
 }
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "What is run": tuple(PARTS),
+    "What is run": tuple(LISTED_BY),
+    "Hostile clients": ("robust", "attack"),
     "Clients and rounds": ("clients", "rounds", "join", "dropout", "seed", "partition_seed"),
     "Local training": (
         *("epochs", "steps", "batch", "lr", "lr_schedule", "warmup", "lr_decay", "lr_step"),
@@ -63,11 +67,13 @@ def describe_key(key: str) -> RenderableType:
     kind = key.partition(".")[0]
     lines = [Text(key, style="bold")]
     for described, owners in known[key]:
-        lines += [Text(f"\nIn {LISTED_BY[kind]}: {', '.join(owners)}")] if owners else []
+        lines += [Text(f"\nIn {PLURAL[kind]}: {', '.join(owners)}")] if owners else []
         lines.append(Text(f"{described.described}\nAllowed: {described.type}\nDefault: {_shown(described.default)}"))
-    if key in CHOICES:
+    if key in LISTED_BY:
         names = ", ".join(sorted(CHOICES[key].classes))
         lines.append(Text(f"Known: {names}\n`fedtailor {LISTED_BY[key]}` says what each is."))
+    elif key in CHOICES:
+        lines += [_entry(key, name, cls) for name, cls in sorted(CHOICES[key].classes.items())]
     if key in ("metrics", "select_by"):
         lines.append(Text(f"Known: {', '.join(METRICS)}"))
     return Group(*lines)
@@ -88,6 +94,13 @@ def _all_keys() -> dict[str, list[tuple[Option, list[str]]]]:
                 else:
                     owners.append(name)
     return keys
+
+
+def _entry(kind: str, name: str, cls: type) -> Text:
+    """Say what an entry without a command of its own is, and what its options are."""
+    own = "".join(f"\n  {kind}.{o.name} ({_shown(o.default)}): {o.meaning}" for o in options(cls))
+    about = " ".join((cls.__doc__ or "").split())
+    return Text.assemble((f"\n{name}", "bold"), f": {about}{own}")
 
 
 def _privacy_keys() -> dict[str, Option]:

@@ -163,7 +163,13 @@ class ServerApp:
         federation = self._with_proxy(federation_of(sites, description))
         engine = self._engine(federation, sites)
         simulation = Simulation(
-            federation, config.method, config.net, engine=engine, protocol=config.settings, privacy=config.privacy
+            federation,
+            config.method,
+            config.net,
+            engine=engine,
+            protocol=config.settings,
+            privacy=config.privacy,
+            robust=config.robust,
         )
         simulation.server.sizes = list(
             capped(dict(enumerate(simulation.server.sizes)), self.settings.max_share).values()

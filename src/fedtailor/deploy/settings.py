@@ -9,6 +9,7 @@ from typing import Any
 import tomli_w
 
 from fedtailor.deploy import PORT
+from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config, Settings, apply_override, check_keys, options_of
 from fedtailor.experiment.formats import FORMAT, without_retired
 from fedtailor.registry import build, option
@@ -50,7 +51,10 @@ def split(values: Mapping[str, Any]) -> tuple[DeploySettings, Config]:
     values = without_retired(values, [*own, *options_of(Settings)])
     check_keys(values, own)
     settings = build(DeploySettings, {k: v for k, v in values.items() if k in own})
-    return settings, Config.from_values({k: v for k, v in values.items() if k not in own})
+    config = Config.from_values({k: v for k, v in values.items() if k not in own})
+    if config.attack is not None:
+        raise FedTailorError(f"attack = {config.attack.name} is for simulations only. Leave it out of a deployment.")
+    return settings, config
 
 
 def to_toml(settings: DeploySettings, config: Config) -> str:

@@ -17,6 +17,7 @@ import tomli_w
 
 import fedtailor.data.partitions
 import fedtailor.data.sources  # noqa: F401  (both register what they hold)
+from fedtailor.attacks import Attack, attacks
 from fedtailor.data.client_count import USUAL, default_clients
 from fedtailor.data.description import Description
 from fedtailor.data.federation import Federation
@@ -34,15 +35,25 @@ from fedtailor.learning.protocol import Protocol
 from fedtailor.methods import Method, methods
 from fedtailor.nets import Architecture, nets
 from fedtailor.nets.fitting import FittingNet
+from fedtailor.privacy.robust_rules import robust_rules
 from fedtailor.privacy.rules import Privacy
 from fedtailor.randomness import numpy_stream
 from fedtailor.registry import Registry, build, option, options
+from fedtailor.robust import RobustMean, robust_means
 
 log = logging.getLogger("fedtailor")
 
 GIVEN: dict[str, type] = {"data": GivenData, "net": GivenNet}  # made in Python: no registry has them
 
-CHOICES: dict[str, Registry[Any]] = {"method": methods, "data": sources, "partition": partitions, "net": nets}
+OPTIONAL: dict[str, Registry[Any]] = {"robust": robust_means, "attack": attacks}  # parts that a run need not have
+
+CHOICES: dict[str, Registry[Any]] = {
+    "method": methods,
+    "data": sources,
+    "partition": partitions,
+    "net": nets,
+    **OPTIONAL,
+}
 
 TABLES = (*CHOICES, "privacy")
 
@@ -106,6 +117,8 @@ class Config:
     partition: Partition
     net: Architecture
     privacy: Privacy | None = None
+    robust: RobustMean | None = None
+    attack: Attack | None = None
 
     @classmethod
     def load(cls, path: Path | None = None, words: Iterable[str] = ()) -> Config:
@@ -126,9 +139,10 @@ class Config:
         unseen = data.name == "sites"  # no sample is here to choose a net by
         net = _chosen("net", tables, "mlp") if "name" in tables["net"] or unseen else FittingNet(tables["net"])
         privacy = Privacy.read(values.get("privacy"))
-        if privacy is not None:
-            privacy.of(method)
-        return cls(build(Settings, plain), method, data, build(DataSettings, common, "data"), partition, net, privacy)
+        robust, attack = (registry.optional(tables[kind]) for kind, registry in OPTIONAL.items())
+        robust_rules(method, {} if privacy is None else privacy.of(method), robust)
+        settings, data_settings = build(Settings, plain), build(DataSettings, common, "data")
+        return cls(settings, method, data, data_settings, partition, net, privacy, robust, attack)
 
     @property
     def complete(self) -> bool:
@@ -213,6 +227,8 @@ class Config:
         tables: dict[str, Any] = {k: v for k, v in dataclasses.asdict(self.settings).items() if v is not None}
         tables["metrics"] = [m if isinstance(m, str) else PYTHON_METRIC + metric(m).name for m in self.settings.metrics]
         for kind in CHOICES:
+            if kind in OPTIONAL and getattr(self, kind) is None:
+                continue
             tables[kind] = part_values(getattr(self, kind))
             if kind == "data":
                 tables[kind] |= _given(self.data_settings)

@@ -55,6 +55,8 @@ def simulation_of(config: Config, federation: Federation | None = None, net: nn.
         ray_address=settings.ray_address,
         protocol=settings,
         privacy=config.privacy,
+        robust=config.robust,
+        attack=config.attack,
     )
 
 

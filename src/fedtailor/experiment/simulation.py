@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar, Unpack
 import torch
 from torch import Tensor, nn
 
+from fedtailor.attacks import Attack
 from fedtailor.data.federation import Federation
 from fedtailor.engines import Engine, Outcome, Work, start_engine
 from fedtailor.engines.base import save_module
@@ -26,6 +27,7 @@ from fedtailor.experiment.callbacks import Callback, Record, calling
 from fedtailor.experiment.clock import Clock
 from fedtailor.experiment.evaluation import best_record, summarize, with_best
 from fedtailor.experiment.headline import last_mean
+from fedtailor.experiment.hostile import Given, attacked, attackers_of, set_robust_means
 from fedtailor.experiment.ledger import Ledger
 from fedtailor.experiment.notices import Notices
 from fedtailor.experiment.options import ProtocolOptions, keywords_of
@@ -40,6 +42,7 @@ from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.fitting import fitting_net
 from fedtailor.privacy.rules import Privacy
 from fedtailor.registry import build, named
+from fedtailor.robust import RobustMean
 
 V = TypeVar("V")
 
@@ -73,6 +76,8 @@ class Simulation:
         ray_address: str = "",
         protocol: Protocol | None = None,
         privacy: Privacy | Mapping[str, Any] | None = None,
+        robust: RobustMean | Given | None = None,
+        attack: Attack | Given | None = None,
         **settings: Unpack[ProtocolOptions],
     ) -> None:
         """`settings` are the protocol's options, such as rounds=20, lr=0.01, join=0.5, seed=1.
@@ -83,7 +88,9 @@ class Simulation:
         `ray_address` is joined) or auto; all give the same numbers. To stop in a debugger inside a method, take inline.
         An engine that is made already is taken as it is.
 
-        `privacy` has a rule for each entry that leaves a client, such as {"body": "dp", "epsilon": 2} (see docs/privacy.md).
+        `privacy` has a rule for each entry that leaves a client, such as {"body": "dp", "epsilon": 2} (see docs/privacy.md). `robust`
+        takes the place of means ("median", {"name": "trimmed", "share": 0.3}), and `attack` makes a share of the clients hostile
+        ({"name": "scaled", "share": 0.2}); scores are those of the others (see docs/robust.md).
         """
         if protocol is not None and settings:
             raise FedTailorError(f"Give either a protocol or its options ({', '.join(settings)}), not both.")
@@ -93,24 +100,27 @@ class Simulation:
         self.method = method if isinstance(method, Method) else methods.build(method, {})
         self.privacy = privacy if isinstance(privacy, Privacy) else Privacy.read(privacy)
         rules = {} if self.privacy is None else self.privacy.of(self.method)
-        unready = [f"privacy.{name} = {rule}" for name, rule in rules.items() if rule.averages]
+        unready = [f"privacy.{name} = {rule}" for name, rule in rules.items() if rule.averages and not rule.robust]
         if unready:
-            raise FedTailorError(f"{', '.join(unready)}: only plain and refuse are available yet.")
+            raise FedTailorError(f"{', '.join(unready)}: only plain, refuse and robust are available yet.")
         if self.protocol.server_optimizer != "none" and not self.method.averaged:
             raise FedTailorError(
                 f"server_optimizer = {self.protocol.server_optimizer!r} needs a method whose server averages (server.average, declared by "
                 f"`averaged`), which '{self.method.name}' does not do. Leave it out."
             )
-        worker = Worker(federation, self.method, net, head, self.protocol, rules=rules)
+        sizes = [len(c.train) for c in federation.clients]
+        self.candidates = [i for i, size in enumerate(sizes) if size]
+        self.attackers = attackers_of(attack, engine, self.candidates, self.protocol.seed)
+        held = self.attackers.poisoned(federation) if self.attackers else federation
+        worker = Worker(held, self.method, net, head, self.protocol, rules=rules)
         if isinstance(engine, str):
             engine = start_engine(engine, worker, workers, ray_address)
         self.engine = engine
         self.worker = worker
-        sizes = [len(c.train) for c in federation.clients]
         modules = Modules(net, head, federation.task, self.protocol, worker.modules.carry_buffers)
         proxy = Samples(federation.server, federation, self.protocol, ready=worker.ready)
         self.server = Server(modules, proxy, self.protocol, sizes)
-        self.candidates = [i for i, size in enumerate(sizes) if size]
+        set_robust_means(self.server, self.method, rules, robust, len(self.candidates))
         self.everyone = list(range(len(sizes)))
         self.path: Path | None = None  # its run folder, if it has one
         self.round = 0
@@ -186,6 +196,8 @@ class Simulation:
             self.round, chosen.replying, self.traffic.down.__getitem__, evaluate=due and self._after_train
         )
         clock.lap("training")
+        if self.attackers:
+            self.outcomes = attacked(self.attackers, self.round, self.traffic.down, self.outcomes)
         self.traffic.up = self._by_client({i: outcome.up for i, outcome in self.outcomes.items()})
         replies = [Reply(i, outcome.samples, outcome.up) for i, outcome in self.outcomes.items()]
         used = {reply.client for reply in self.aggregation.aggregate(replies, self.traffic.down)}
@@ -195,7 +207,7 @@ class Simulation:
         self._evaluate(due)
         clock.lap("evaluation")
 
-        losses = [o.loss for o in self.outcomes.values()]
+        losses = [o.loss for o in self._benign(self.outcomes).values()]
         return {
             "round": self.round,
             "phase": "round",
@@ -224,7 +236,7 @@ class Simulation:
         clock.lap("training")
         due = self.finished or self.protocol.eval_closing == "each"
         if due:
-            self.scores = self._by_client(self.engine.evaluate(self.round, self.everyone, self._send, sync=False))
+            self.scores = self._benign(self.engine.evaluate(self.round, self.everyone, self._send, sync=False))
         clock.lap("evaluation")
         return {
             "round": self.round,
@@ -249,7 +261,7 @@ class Simulation:
             trained = {i: o.score for i, o in self.outcomes.items() if o.score is not None}
             others = [i for i in self.everyone if i not in trained]
             scores = self.engine.evaluate(self.round, others, self._send, sync=sync)
-            self.scores = self._by_client(dict(sorted({**scores, **trained}.items())))
+            self.scores = self._benign(dict(sorted({**scores, **trained}.items())))
             if sync:  # those scored before the answer take it in all the same
                 self.engine.sync(self.round, trained, self._send)
         elif sync:
@@ -271,7 +283,12 @@ class Simulation:
             held = {i: s.validation for i, s in scores.items() if s.validation is not None}
             labels = {i: v.y for i in held if (v := clients[i].validation) is not None}
             found |= {f"validation_{k}": v for k, v in summarize(held, metrics, task, labels).items()}
-        return found
+        return found | (self.attackers.summary(scores) if self.attackers else {})
+
+    def _benign(self, entries: Mapping[int, V]) -> ByClient[V]:
+        """Return the entries of all clients but the attackers, whose scores are nobody's concern."""
+        hostile = self.attackers.clients if self.attackers else frozenset()
+        return self._by_client({i: entry for i, entry in entries.items() if i not in hostile})
 
     # -- what passes between the parties ----------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fedtailor.experiment.headline import Headline, Statistic
 from fedtailor.printable import cell
+from fedtailor.report.attack import attack_notes, backdoor_success
 from fedtailor.report.groups import NO_MATTER, by_method, differing, flat
 from fedtailor.report.material import Material
 from fedtailor.report.results import Result
@@ -56,6 +57,7 @@ def readable_bytes(count: float) -> str:
 
 BYTES = Aspect("bytes per round", lambda r: r.bytes_per_round, lambda v: readable_bytes(float(v.mean())))
 PACE = Aspect("seconds per round", lambda r: r.seconds / len(r.records), lambda v: f"{v.mean():.3g}")
+BACKDOOR = Aspect("backdoor success", backdoor_success, Headline().written)
 SECONDS = Aspect("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
 
 
@@ -75,7 +77,8 @@ def aspect(metric: Headline, statistic: Statistic, *, validated: bool = False) -
 def aspects(results: Sequence[Result], metric: Headline, wanted: Sequence[Statistic], *costs: Aspect) -> list[Aspect]:
     """Return the columns of a comparison."""
     validated = bool(results) and all(any(k.startswith("validation_") for k in r.last) for r in results)
-    return [*(aspect(metric, s, validated=validated) for s in wanted), *costs]
+    tricked = [BACKDOOR] if any(np.isfinite(backdoor_success(r)) for r in results) else []
+    return [*(aspect(metric, s, validated=validated) for s in wanted), *tricked, *costs]
 
 
 def brief_sheet(results: Sequence[Result], title: str = "") -> Sheet:
@@ -85,7 +88,7 @@ def brief_sheet(results: Sequence[Result], title: str = "") -> Sheet:
     groups = ranked(by_method(results), metric)
     names = [f"{name} ({left})" if (left := _unfinished(runs)) else name for name, runs in groups.items()]
     rows = list(zip(names, *(column.cells(groups) for column in columns), strict=True))
-    return Sheet(title, ("method", *(column.title for column in columns)), rows)
+    return Sheet(title, ("method", *(column.title for column in columns)), rows, attack_notes(results))
 
 
 def comparison_table(results: Sequence[Result], title: str = "") -> Table:
@@ -108,6 +111,7 @@ def comparison_sheet(title: str, results: Sequence[Result], material: Material) 
     empty = "; ".join(f"{r.method}, seed {r.seed} ({r.progress})" for r in results if not r.evaluated)
     notes = [
         *material.scale(results),
+        *attack_notes(results),
         *([f"Without an evaluated round, so not in the table: {empty}."] if empty else []),
     ]
     if not evaluated:

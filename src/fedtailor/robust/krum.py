@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedtailor.errors import FedTailorError
 from fedtailor.registry import option
 from fedtailor.robust.base import RobustMean, robust_means
 from fedtailor.robust.changes import Changes
@@ -24,7 +25,7 @@ class Krum(RobustMean):
     year = 2017
 
     attackers: int | None = option(
-        None, "f: how many replies of a round may be hostile (none: as many as the replies allow)", at_least=0
+        None, "f: how many replies of a round may be hostile (none: as many as the replies allow)", at_least=1
     )
 
     def __call__(self, changes: Changes) -> Tensor:
@@ -33,6 +34,14 @@ class Krum(RobustMean):
     def tolerates(self, replies: int) -> int:
         most = max(0, (replies - 3) // 2)
         return most if self.attackers is None else min(self.attackers, most)
+
+    def check_replies(self, replies: int) -> None:
+        if self.attackers is not None and self.tolerates(replies) < self.attackers:
+            raise FedTailorError(
+                f"robust.attackers = {self.attackers} needs at least {2 * self.attackers + 3} replies per round, but only {replies} take "
+                "part. Lower it, or raise join or clients."
+            )
+        super().check_replies(replies)
 
     def scores(self, changes: Changes) -> Tensor:
         """Return the summed squared distances of each change to its n − f − 2 nearest others."""
