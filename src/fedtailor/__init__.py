@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedtailor import methods, nets
+    from fedtailor.api.audit import audit
     from fedtailor.api.recommend import recommend
     from fedtailor.api.run import Run, run
     from fedtailor.api.study import Study, compare, load
@@ -46,6 +47,7 @@ __all__ = [
     "Study",
     "Tracking",
     "among",
+    "audit",
     "between",
     "compare",
     "load",
@@ -74,6 +76,7 @@ _HOMES = {
     "Study": "api.study",
     "Tracking": "report.tracking",
     "among": "registry",
+    "audit": "api.audit",
     "between": "registry",
     "compare": "api.study",
     "load": "api.study",

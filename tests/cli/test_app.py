@@ -29,6 +29,7 @@ COMMANDS = (
     "predict",
     "export",
     "onboard",
+    "audit",
     "options",
     "methods",
     "datasets",

@@ -163,8 +163,12 @@ class Run(Results):
     def simulation(self) -> Simulation:
         """The run as a simulation to inspect: the one just run, else restored from its last checkpoint."""
         if self.live is None:
-            self.live = finished_simulation(self.path, self._build)
+            self.live = self.restored()
         return self.live
+
+    def restored(self) -> Simulation:
+        """Return a new simulation in this process, restored from the run's last checkpoint."""
+        return finished_simulation(self.path, self._build)
 
     def personal(self, client: int | str) -> Personal:
         """Return a client's own model, by number or name: it predicts from raw samples, and `module` is the plain module.

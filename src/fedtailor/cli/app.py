@@ -13,6 +13,7 @@ import typer
 
 from fedtailor.cli import lists
 from fedtailor.cli.arguments import console
+from fedtailor.cli.audit import audit
 from fedtailor.cli.claims import claims
 from fedtailor.cli.compare import compare
 from fedtailor.cli.deploy import app as deploy_app
@@ -60,7 +61,7 @@ def fedtailor(
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, compare, tune, recommend, reproduce, claims, pretrain, show, report, watch, predict, export, onboard),
+    *(run, compare, tune, recommend, reproduce, claims, pretrain, show, report, watch, predict, export, onboard, audit),
     *(lists.options, lists.methods, lists.datasets, lists.nets, lists.partitions),
 )
 for command in COMMANDS:

@@ -1,0 +1,144 @@
+"""Label inference: tell from what a client sends which classes it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedtailor.auditing.finding import Finding
+from fedtailor.auditing.statistics import area, auroc, resampled
+from fedtailor.auditing.subject import Exchange, Subject
+from fedtailor.auditing.views import View
+from fedtailor.learning import Payload
+from fedtailor.learning.convex_head import convex_head
+from fedtailor.nets.net import Part
+from fedtailor.randomness import numpy_stream
+
+STRENGTH = 1e-2  # of the pull that keeps the attacker's head finite
+
+Attack = Callable[[Exchange, Payload], Tensor]  # a score per class from what is seen of one client
+
+
+def label_inference(subject: Subject, view: View, entry: str) -> Finding | None:
+    """Attack one entry of every client; None if nothing is known of how it tells labels."""
+    found = [(exchange, subject.seen(view, exchange)) for exchange in subject.exchanges]
+    found = [(exchange, seen) for exchange, seen in found if entry in seen]
+    attack = _attack(subject, entry, found[0][1][entry]) if found else None
+    if attack is None:
+        return None
+    target, setting = _target(subject)
+    groups = []
+    for exchange, seen in found:
+        scores = attack(exchange, seen).double().cpu().numpy()
+        scores = scores / max(float(np.abs(scores).sum()), 1e-30)  # shares: clients with more samples move further
+        groups.append(np.stack([scores, target[exchange.client]], axis=1))
+    rows = np.concatenate(groups)
+    rng = numpy_stream(subject.seed, "audit", "labels", entry, view.who)
+    score = auroc(*_sides(rows)).widened(resampled(groups, _area, rng))
+    return Finding("labels", entry, view.who, setting, *score, chance=0.5, details={"clients": len(groups)})
+
+
+def _sides(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return rows[rows[:, 1] > 0, 0], rows[rows[:, 1] == 0, 0]
+
+
+def _area(rows: np.ndarray) -> float:
+    positive, negative = _sides(rows)
+    return area(positive, negative) if len(positive) and len(negative) else np.nan
+
+
+def _target(subject: Subject) -> tuple[np.ndarray, str]:
+    """What is to be told of each client and class: whether it has the class or, where all have all, more of it than the others."""
+    counts = subject.federation.label_counts
+    if (counts[subject.clients] == 0).any():
+        return counts > 0, "which classes a client has"
+    shares = counts / counts.sum(1, keepdims=True)
+    return shares > counts.sum(0) / counts.sum(), "which classes a client has more of than all together"
+
+
+def _attack(subject: Subject, entry: str, value: Tensor) -> Attack | None:
+    part = subject.part(entry, value)
+    if part is None:
+        by_class = value.ndim > 0 and len(value) == subject.task.classes
+        return (lambda _, seen: _rows(seen[entry])) if by_class else None
+    bias = subject.net.head_bias
+    name = next((name for name, tensor in part.entries.items() if tensor is bias), None)
+    if name is not None:
+        return lambda exchange, seen: _head_moved(subject, part, name, seen[entry] - exchange.known[entry])
+    if part.entries.keys() & subject.net.body.entries.keys():
+        known = ClassGradients(subject, entry)
+        return lambda exchange, seen: _gradient_shares(known, part, exchange, seen[entry])
+    return None
+
+
+def _rows(value: Tensor) -> Tensor:
+    """Counts as they are; of class means the lengths, which are zero for a class that the client does not have."""
+    return value.double() if value.ndim == 1 else value.double().flatten(1).norm(dim=1)
+
+
+def _head_moved(subject: Subject, part: Part, bias: str, change: Tensor) -> Tensor:
+    """The change of the head's bias: down the gradient Σ(p − y), so up for the classes that the client has."""
+    moved = part.named(change)[bias]
+    return torch.cat([-moved, moved]) if subject.task.kind == "binary" else moved
+
+
+def _gradient_shares(known: ClassGradients, part: Part, exchange: Exchange, seen: Tensor) -> Tensor:
+    """The mix of per-class gradients that explains the change of a body best: Δ ≈ −Σ n_c·g_c with n_c ≥ 0."""
+    before = exchange.known[known.entry]
+    q, r = known.at(exchange.client, before)
+    change = part.trainable(seen - before).double().cpu().numpy()
+    mixed, _ = nnls(r, -q.T @ change)
+    return torch.from_numpy(mixed)
+
+
+class ClassGradients:
+    """The gradient of each class's mean loss at given weights, as the factors Q·R of a matrix with a column per class.
+
+    They are those of the attacker's samples, with a head that the attacker fits to them, and remembered: most servers send the same
+    weights to all clients.
+    """
+
+    def __init__(self, subject: Subject, entry: str) -> None:
+        self.subject = subject
+        self.entry = entry
+        self._last: tuple[Tensor | None, Any] = None, None
+
+    def at(self, client: int, weights: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        if self._last[0] is not weights:
+            part = self.subject.load(client, self.entry, weights)
+            assert part is not None
+            columns = class_gradients(self.subject, part).double().cpu().numpy().T
+            self._last = weights, np.linalg.qr(columns)
+        q, r = self._last[1]
+        return q, r
+
+
+def class_gradients(subject: Subject, part: Part) -> Tensor:
+    """The gradient of each class's mean loss with respect to a part, on the attacker's samples; zero where it has none of the class."""
+    net, (x, y) = subject.net.eval(), subject.auxiliary
+    head = fitted_head(subject)
+    rows = []
+    for c in range(subject.task.classes):
+        own = y == c
+        if not own.any():
+            rows.append(torch.zeros_like(part.trainable(part.vector)))
+            continue
+        rows.append(part.gradient(F.cross_entropy(head(net.features(x[own])), y[own])).detach())
+    return torch.stack(rows)
+
+
+def fitted_head(subject: Subject) -> Callable[[Tensor], Tensor]:
+    """A linear head with an output per class, fitted to the attacker's samples on the features of the net as it is."""
+    net, (x, y) = subject.net.eval(), subject.auxiliary
+    with torch.no_grad():
+        z = net.features(x)
+    none = torch.zeros(subject.task.classes * (z.shape[1] + 1), dtype=z.dtype)
+    vector, _ = convex_head(z, y, none, [STRENGTH])
+    weight, bias = vector[: -subject.task.classes].view(subject.task.classes, -1), vector[-subject.task.classes :]
+    return lambda features: F.linear(features, weight, bias)
