@@ -80,8 +80,8 @@ def carry_out(subject: Subject, audit: Audit, minutes: float = MINUTES, on_unit:
     missing = [unit for unit in units(subject) if unit.name not in audit.done]
     audit.left = [unit.name for unit in missing]
     for place, unit in enumerate(missing):
-        if place and time.monotonic() > until:
-            break
+        if place and time.monotonic() + unit.seconds > until:
+            continue
         if on_unit is not None:
             on_unit(unit.name, None)
         audit.done[unit.name] = unit.measure(until)

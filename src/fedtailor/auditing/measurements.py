@@ -10,6 +10,7 @@ from fedtailor.auditing.finding import Finding
 from fedtailor.auditing.inversion import BATCHES, Reconstruction, gradient_inversion
 from fedtailor.auditing.labels import label_inference
 from fedtailor.auditing.membership import personal_membership, reply_membership, shared_membership
+from fedtailor.auditing.sample_canaries import sample_canaries
 from fedtailor.auditing.subject import Subject
 from fedtailor.auditing.views import View
 from fedtailor.data.task import CLASSES
@@ -29,12 +30,15 @@ class Unit:
 
     name: str
     measure: Callable[[float], Measured]
+    seconds: float = 0.0  # that it needs at least, as far as that is known
 
 
 def units(subject: Subject) -> list[Unit]:
     """Return all measurements of a run."""
     canaries = Unit("lower bound on ε from canary clients", _found(client_canaries, subject))
-    return [*_labels(subject), *_membership(subject), canaries, *_inversion(subject)]
+    again = sum(record["seconds_training"] for record in subject.simulation.metrics)
+    samples = Unit("lower bound on ε from canary samples, the run done again", _found(sample_canaries, subject), again)
+    return [*_labels(subject), *_membership(subject), canaries, *_inversion(subject), samples]
 
 
 def _labels(subject: Subject) -> Iterator[Unit]:

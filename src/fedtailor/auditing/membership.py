@@ -22,6 +22,7 @@ from fedtailor.data.client_data import Split
 from fedtailor.data.task import CLASSES
 
 PERSONAL = "personal model"
+HOLDER = "holder of the model"
 REFERENCES = 5  # models of other clients that a loss is compared with
 
 Forward = Callable[[Tensor], Tensor]
@@ -32,7 +33,7 @@ def personal_membership(subject: Subject) -> Finding | None:
     if subject.personal is None:
         return None
     models = {client: subject.personal(client).to(subject.protocol.device).eval() for client in subject.clients}
-    return _told_apart(subject, models, PERSONAL, "holder of the model")
+    return _told_apart(subject, models, PERSONAL, HOLDER)
 
 
 def reply_membership(subject: Subject, view: View, entry: str) -> Finding | None:
@@ -103,14 +104,15 @@ def _scores(
     if not len(chosen):
         return np.empty(0)
     x, y = subject.samples(split.subset(chosen))
-    own = _losses(subject, models[client], x, y)
+    own = losses(subject, models[client], x, y)
     if not references:
         return -own
-    return np.mean([_losses(subject, models[other], x, y) for other in references], axis=0) - own
+    return np.mean([losses(subject, models[other], x, y) for other in references], axis=0) - own
 
 
 @torch.no_grad()
-def _losses(subject: Subject, model: Forward, x: Tensor, y: Tensor) -> np.ndarray:
+def losses(subject: Subject, model: Forward, x: Tensor, y: Tensor) -> np.ndarray:
+    """The loss of each sample."""
     outputs = model(x)
     if subject.task.kind == "binary" and outputs.shape[1] == 2:  # of a head that the attacker fitted
         outputs = outputs[:, 1:] - outputs[:, :1]
