@@ -8,6 +8,7 @@ import os
 import numpy as np
 import pytest
 
+from fedtailor.data.description import Column, Description
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.lock import is_locked, locked
 from fedtailor.experiment.run_folder import RunFolder
@@ -117,24 +118,29 @@ def test_clients_have_their_names_and_samples_from_the_table_where_there_are_no_
     assert np.isnan(read_run(run).samples("test")).all()
 
 
-DESCRIBED = {
-    "columns": [
-        {"name": "age", "kind": "number", "mean": 54.25, "std": 9.0, "indicator": True, "more": 1},
-        {"name": "<b>pain", "kind": "category", "values": [*"abcdefghi", 10]},
-    ],
-    "labels": ["no", "yes"],
-    "notes": ["The column 'id' was left out."],
-}
+DESCRIBED = Description(
+    (2,),
+    2,
+    "binary",
+    "float32",
+    columns=(
+        Column("age", "number", mean=54.25, std=9.0, indicator=True),
+        Column("<b>pain", "category", values=tuple("abcdefghi")),
+    ),
+    label="ill",
+    labels=("no", "yes"),
+    notes=("The column 'id' was left out.",),
+)
 
 
 def test_the_page_says_how_the_data_was_described(make_run):
     run = make_run("a")
     assert not any(s.title == "Data" for s in sections(load_material([run]), "x"))
-    (run / "description.json").write_text(json.dumps(DESCRIBED))
+    DESCRIBED.write(run / "description.json")
     (data,) = (s for s in sections(load_material([run]), "x") if s.title == "Data")
     (sheet,) = data.sheets
-    assert sheet.rows[0] == ("age", "number", "mean 54.25, std 9", "yes")
-    assert sheet.rows[1] == ("<b>pain", "category", "a, b, c, d, e, f, g, h …", "—")
+    assert sheet.rows[0] == ("age", "number", "mean 54.25, std 9; missing values are marked")
+    assert sheet.rows[1] == ("<b>pain", "category", "9: a, b, c, d, e, f …")
     text = section_text(data)
     assert "The column &#39;id&#39; was left out." in text
     assert "<b>" not in text

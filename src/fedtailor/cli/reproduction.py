@@ -18,7 +18,8 @@ from fedtailor.papers.grid import Grid, slug
 from fedtailor.papers.presets import Preset, find
 from fedtailor.papers.reproduction import FULL
 from fedtailor.papers.scale import Scale
-from fedtailor.report.reproduction import column_tables, write_tables
+from fedtailor.report.reproduction import column_sheets, write_tables
+from fedtailor.report.sheets import as_rich
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ class Reproduction:
 
     @staticmethod
     def show(comparison: Comparison, console: Console) -> None:
-        for table in column_tables(comparison):
-            console.print(table)
+        for sheet in column_sheets(comparison.reproduction):
+            console.print(as_rich(sheet))
         for reason, where in comparison.reproduction.gaps.items():
             console.print(Text(f"Gap: {', '.join(where)}\n  {reason}", style="yellow"))
 

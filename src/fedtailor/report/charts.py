@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedtailor.experiment.headline import Headline
+from fedtailor.extras import extra
 from fedtailor.report.results import Labels, Result
 
 # Okabe and Ito's palette, distinct to the colour-blind; line styles carry the difference into grey prints.
@@ -151,6 +154,27 @@ def tradeoff(groups: Groups, metric: Headline, title: str, costs: Sequence[np.nd
     return Chart(title, metric.axis(f"mean {metric.title}"), [*methods, line])
 
 
+def by_client(
+    title: str,
+    method: str,
+    names: Sequence[str],
+    values: np.ndarray,
+    ends: tuple[np.ndarray, np.ndarray] | tuple[None, None] = (None, None),
+    *,
+    gain: bool,
+) -> Chart:
+    """Chart one value per client in this order, with intervals if their ends are given and a line at zero if it is a gain.
+
+    Many clients become a curve.
+    """
+    places = np.arange(len(values))
+    if len(values) > MOST_NAMES:
+        zero = [Curve("", places, 0.0 * places, thin=True)] if gain else []
+        return Chart("client by rank", title, [Curve(method, places, values, *ends), *zero])
+    zero = [Curve("", np.zeros(2), np.array([-0.5, len(values) - 0.5]), thin=True)] if gain else []
+    return Chart(title, "", [Points("", values, places, names, *ends), *zero], names)
+
+
 def pareto_front(cost: np.ndarray, gain: np.ndarray) -> list[int]:
     """Return the positions, by rising cost, of the points that no other beats at the same or a lower cost."""
     kept: list[int] = []
@@ -164,3 +188,10 @@ def of_one_seed(groups: Groups) -> tuple[dict[str, Result], int]:
     """Return the runs of the seed that most methods have, and the seed: clients differ between seeds."""
     seed = Counter(s for runs in groups.values() for s in {r.seed for r in runs}).most_common(1)[0][0]
     return {name: r for name, runs in groups.items() for r in runs if r.seed == seed}, seed
+
+
+def save_picture(charts: Sequence[Chart], path: Path, **layout: Any) -> None:
+    """Draw charts side by side into a file; `layout` is that of `pictures.panels`."""
+    with extra("report", "A picture"):
+        from fedtailor.report.pictures import panels, save
+    save(panels(charts, **layout), path)

@@ -11,9 +11,7 @@ from typing import Literal
 import numpy as np
 
 from fedtailor.experiment.headline import Headline
-from fedtailor.extras import extra
-from fedtailor.report.charts import MOST_NAMES as FEW
-from fedtailor.report.charts import Chart, Curve, Groups, Points, curves, of_one_seed, strips
+from fedtailor.report.charts import Chart, Groups, by_client, curves, of_one_seed, save_picture, strips
 from fedtailor.report.groups import by_method
 from fedtailor.report.results import Result
 from fedtailor.report.sheets import Sheet
@@ -144,13 +142,9 @@ class Clients:
         shown, metric, order = self.difference or self.own, self.metric, self.order
         values, low, high = (metric.scale * n[order] for n in (shown.values, shown.low, shown.high))
         what = f"{metric.title} of {self.method}" + (f" minus that of {self.baseline}" if self.alone else "")
-        places, bounds = np.arange(len(order)), (low, high) if np.isfinite(low + high).any() else (None, None)
-        if len(order) > FEW:
-            zero = [Curve("", places, 0.0 * places, thin=True)] if self.alone else []
-            return Chart("client by rank", metric.axis(what), [Curve(self.method, places, values, *bounds), *zero])
-        names = list(np.array(self.names, dtype=object)[order])
-        zero = [Curve("", np.zeros(2), np.array([-0.5, len(order) - 0.5]), thin=True)] if self.alone else []
-        return Chart(metric.axis(what), "", [Points("", values, places, names, *bounds), *zero], names)
+        names = [self.names[i] for i in order]
+        ends = (low, high) if np.isfinite(low + high).any() else (None, None)
+        return by_client(metric.axis(what), self.method, names, values, ends, gain=self.alone is not None)
 
 
 def all_clients(groups: Groups, metric: Headline, baseline: str = "") -> list[Clients]:
@@ -172,26 +166,22 @@ def all_clients(groups: Groups, metric: Headline, baseline: str = "") -> list[Cl
 
 def client_picture(results: Sequence[Result], path: Path) -> bool:
     """Draw who gains and who loses under the best method; return False, and draw nothing, without a baseline."""
-    with extra("report", "A picture"):
-        from fedtailor.report.pictures import panels, save
     found = all_clients(by_method(results), results[0].metric)
     if not found or found[0].alone is None:
         return False
-    save(panels([found[0].chart()], size=(7, 3), title=found[0].verdict), path)
+    save_picture([found[0].chart()], path, size=(7, 3), title=found[0].verdict)
     return True
 
 
 def metric_picture(results: Sequence[Result], path: Path, metric: Headline | None = None) -> None:
     """Draw the mean over clients per round (left) and every client's own value (right), by name if there is one run."""
-    with extra("report", "A picture"):
-        from fedtailor.report.pictures import panels, save
     metric = metric or results[0].metric
     groups, config = by_method(results), results[0].config
     data, partition, net = (config[part]["name"] for part in ("data", "partition", "net"))
     one = all_clients(groups, metric) if len(results) == 1 else []
     right = one[0].chart() if one else strips(groups, metric)
     title = f"{data}, {len(results[0].clients(metric))} clients, {partition} partition, net {net}"
-    save(panels([curves(groups, metric), right], title=title), path)
+    save_picture([curves(groups, metric), right], path, title=title)
 
 
 def over_seeds(values: np.ndarray) -> Estimate:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
 from fedtailor.data.description import Column, Description
 from fedtailor.experiment.callbacks import Callback
+from fedtailor.report.sheets import Sheet, as_rich
 from fedtailor.report.terminal import Terminal
 
 if TYPE_CHECKING:
     from fedtailor.data.federation import Federation
     from fedtailor.experiment.simulation import Simulation
 
-MOST = 15  # columns shown
+MOST = 15  # columns shown in the terminal
 VALUES = 6  # values shown of a category
 
 
@@ -31,18 +31,20 @@ class DataSummary(Callback):
             return
         self._shown = True
         if simulation.federation.description.columns:
-            self.console.print(columns_table(simulation.federation.description))
+            self.console.print(as_rich(columns_sheet(simulation.federation.description, MOST)))
         for note in notes_of(simulation.federation):
             self.console.print(f"  {note}", soft_wrap=True)
 
 
-def columns_table(description: Description) -> Table:
-    table = Table("column", "read as", "values", title=f"Columns to predict '{description.label}' from")
-    for column in description.columns[:MOST]:
-        table.add_row(column.name, column.kind, values_of(column))
-    if len(description.columns) > MOST:
-        table.add_row(f"and {len(description.columns) - MOST} more", "", "all of them are in description.json")
-    return table
+def columns_sheet(description: Description, most: int = 10**9) -> Sheet:
+    """Return one row per column; beyond `most`, only how many more there are."""
+    rows: list[tuple[str, ...]] = [
+        (column.name, column.kind, values_of(column)) for column in description.columns[:most]
+    ]
+    if (more := len(description.columns) - most) > 0:
+        rows.append((f"and {more} more", "", "all of them are in description.json"))
+    title = f"Columns to predict '{description.label}' from"
+    return Sheet(title, ("column", "read as", "values"), rows, left=3)
 
 
 def values_of(column: Column) -> str:

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedtailor.experiment.headline import columns
-from fedtailor.extras import extra
-from fedtailor.report.charts import Chart, Curve
+from fedtailor.report.charts import Chart, Curve, save_picture
 from fedtailor.report.results import Result
 
 NAMED = 6  # up to this many clients are named in the legend
@@ -26,12 +25,10 @@ Series = dict[int, float]  # round (then closing step) -> value; one without a v
 
 def logged_picture(result: Result, path: Path) -> bool:
     """Draw one panel per name that a method logged; return False, and draw nothing, if it logged nothing."""
-    with extra("report", "A picture"):
-        from fedtailor.report.pictures import panels, save
     charts = logged_charts(result)
     if charts:
         title = f"{result.method} on {result.config['data']['name']}, seed {result.seed}"
-        save(panels(charts, size=(4.6, 3.4), title=title), path)
+        save_picture(charts, path, size=(4.6, 3.4), title=title)
     return bool(charts)
 
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from fedtailor.experiment.config import part_values
 from fedtailor.experiment.headline import Headline
-from fedtailor.extras import extra
-from fedtailor.report.charts import MOST_NAMES, Chart, Curve, Points
+from fedtailor.report.charts import Chart, Points, by_client, save_picture
 from fedtailor.report.tables import readable_bytes
 
 if TYPE_CHECKING:
@@ -60,29 +59,15 @@ def next_command(advice: Advice, words: Sequence[str]) -> str:
 
 def recommendation_picture(advice: Advice, path: Path) -> None:
     """Draw the score of each candidate, and the gain of each client over training alone."""
-    with extra("report", "A picture"):
-        from fedtailor.report.pictures import panels, save
-    metric = advice.metric
+    metric, gains = advice.metric, advice.over_alone.clients
     names = sorted(advice.scores, key=lambda name: advice.scores[name] * (1 if metric.lower_is_better else -1))
     scores = np.array([metric.scale * advice.scores[name] for name in names])
-    tried = Chart(
-        metric.axis(f"{metric.title} on validation samples"),
-        "",
-        [Points("", scores, np.arange(len(names)), names)],
-        names,
-    )
-    gains = advice.over_alone.clients
+    title = metric.axis(f"{metric.title} on validation samples")
+    tried = Chart(title, "", [Points("", scores, np.arange(len(names)), names)], names)
     order = np.argsort(-np.where(np.isfinite(gains), gains, -np.inf))
-    shown, title = metric.scale * gains[order], metric.axis(f"gain of {advice.method} over training alone")
-    places = np.arange(len(order))
-    if len(order) > MOST_NAMES:
-        zero = Curve("", places, 0.0 * places, thin=True)
-        each = Chart("client by rank", title, [Curve(advice.method, places, shown), zero])
-    else:
-        who = [advice.names[i] for i in order]
-        zero = Curve("", np.zeros(2), np.array([-0.5, len(order) - 0.5]), thin=True)
-        each = Chart(title, "", [Points("", shown, places, who), zero], who)
-    save(panels([tried, each]), path)
+    title = metric.axis(f"gain of {advice.method} over training alone")
+    who = [advice.names[i] for i in order]
+    save_picture([tried, by_client(title, advice.method, who, metric.scale * gains[order], gain=True)], path)
 
 
 def _points(gain: Gain, metric: Headline) -> str:

@@ -12,7 +12,7 @@ from fedtailor.papers.comparison import Comparison
 from fedtailor.papers.presets import Preset, presets
 from fedtailor.papers.reproduction import FILE, FULL, ReproducedCell, Reproduction, ranks
 from fedtailor.report.charts import Chart, Curve, Points
-from fedtailor.report.sheets import Sheet, as_markdown, as_rich, escape_markdown
+from fedtailor.report.sheets import Sheet, as_markdown, escape_markdown
 from fedtailor.report.tables import write_csv
 
 HEADER = ("method", "measured", "published", "difference", "rank", "published rank")
@@ -41,11 +41,6 @@ def write_tables(comparison: Comparison, out: Path) -> None:
     replace_text(out / "table.md", reproduction_markdown(found))
     replace_text(out / "table.csv", reproduction_csv(found))
     replace_text(out / FILE, found.model_dump_json(indent=1))
-
-
-def column_tables(comparison: Comparison) -> list[Table]:
-    """One table per column, for the terminal."""
-    return [as_rich(sheet) for sheet in column_sheets(comparison.reproduction)]
 
 
 def column_sheets(found: Reproduction) -> list[Sheet]:

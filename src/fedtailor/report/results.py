@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from fedtailor.data.description import Description
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import read_toml
 from fedtailor.experiment.draft import DRAFT
@@ -66,24 +67,6 @@ class _Line(_Checked):
     step: Round = 0
     logged: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], dict[str, float | None]]
     accuracy: list[float | None] | None = None
-
-
-class Column(BaseModel):
-    """A column of a table as the run took it: a number, or a category with its values."""
-
-    name: str
-    kind: str = ""
-    values: list[str | float] = []
-    mean: float | None = None
-    std: float | None = None
-    indicator: bool | str | None = None
-
-
-class Description(BaseModel):
-    """How the data was described to the run."""
-
-    columns: list[Column] = []
-    notes: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -207,8 +190,8 @@ class Result:
     def description(self) -> Description | None:
         """How the data was described; None if the run has not written it, or if the file is damaged."""
         try:
-            return Description.model_validate_json((self.path / "description.json").read_bytes())
-        except (OSError, ValidationError):
+            return Description.load(self.path / "description.json")
+        except FedTailorError:
             return None
 
 

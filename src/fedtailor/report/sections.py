@@ -9,23 +9,24 @@ from typing import Any
 
 import numpy as np
 
+from fedtailor.data.description import Description
 from fedtailor.experiment.headline import Headline, Statistic
 from fedtailor.papers.reproduction import Reproduction
 from fedtailor.report import charts, tables
 from fedtailor.report.clients import Clients, all_clients
+from fedtailor.report.data_summary import columns_sheet
 from fedtailor.report.groups import by_method
 from fedtailor.report.interactive import plotly_chart
 from fedtailor.report.material import Material
 from fedtailor.report.ranking import blocks_of, ranking
 from fedtailor.report.reproduction import agreement_chart, column_sheets
-from fedtailor.report.results import Description, Result
+from fedtailor.report.results import Result
 from fedtailor.report.sheets import Sheet
 from fedtailor.report.significance import against, choose_baseline
 from fedtailor.report.tuning import Trials, sensitivity_chart, tuning_sheet
 
 CHANCE = 0.05
 FEW_RUNS, FEW_ROWS = 12, 50  # up to this many runs, or clients or columns, their table is shown unfolded
-FEW_VALUES = 8  # of a category, shown in the table of columns
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def _federation(mark: str, title: str, material: Material) -> list[Section]:
     sheet = tables.comparison_sheet(title, runs, material)
     scale = [("note scale", sentence) for sentence in material.scale(runs)]
     found = [Section(f"{mark}-comparison", title, _lead(groups, material), [sheet])]
-    if described := next((r.description for r in runs if r.description), None):
+    described = next((r.description for r in runs if r.description), None)
+    if described and (described.columns or described.notes):
         found.append(_described(f"{mark}-data", described))
     known = {name: g for name, g in groups.items() if all(np.isfinite(metric.of(r.last, "mean")) for r in g)}
     if clients := all_clients(known, metric, material.baseline):
@@ -112,15 +114,10 @@ def _tuning(mark: str, study: str, trials: Trials) -> Section:
 
 def _described(mark: str, described: Description) -> Section:
     """Say how the data was described: the columns of a table, and what was noted."""
-    rows = []
-    for column in described.columns:
-        held = ", ".join(map(str, column.values[:FEW_VALUES])) + (" …" if len(column.values) > FEW_VALUES else "")
-        spread = "" if column.mean is None or column.std is None else f"mean {column.mean:.4g}, std {column.std:.4g}"
-        rows.append((column.name, column.kind, held or spread or "—", "yes" if column.indicator else "—"))
-    sheet = Sheet("Columns", ("column", "kind", "values", "marks missing values"), rows, left=4)
-    few = len(rows) <= FEW_ROWS
+    sheets = [columns_sheet(described)] if described.columns else []
+    few = len(described.columns) <= FEW_ROWS
     words = [("words", note) for note in described.notes]
-    return Section(mark, "Data", words, [sheet] if few else [], [] if few else [sheet], level=3)
+    return Section(mark, "Data", words, sheets if few else [], [] if few else sheets, level=3)
 
 
 def _clients(mark: str, clients: Sequence[Clients], scale: Sequence[tuple[str, str]]) -> Section:

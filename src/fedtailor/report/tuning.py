@@ -9,8 +9,7 @@ import numpy as np
 
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.headline import Headline
-from fedtailor.extras import extra
-from fedtailor.report.charts import Chart, Curve
+from fedtailor.report.charts import Chart, Curve, save_picture
 from fedtailor.report.sheets import Sheet
 from fedtailor.tuning.trials import Trial, best_trial, read_trials
 from fedtailor.tuning.tune import BASE
@@ -81,13 +80,10 @@ def sensitivity_chart(trials: Trials) -> Chart:
 
 def sensitivity_picture(trials: Trials, path: Path) -> bool:
     """Draw the chart; return False, and draw nothing, if no learning rate was searched."""
-    with extra("report", "A picture"):
-        from fedtailor.report.pictures import panels, save
     chart = sensitivity_chart(trials)
-    if not chart.marks:
-        return False
-    save(panels([chart], size=(7, 4.2)), path)
-    return True
+    if chart.marks:
+        save_picture([chart], path, size=(7, 4.2))
+    return bool(chart.marks)
 
 
 def metric_of(trials: Sequence[Trial]) -> Headline:
