@@ -28,7 +28,7 @@ from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.run import carry_out
 from fedtailor.files import replace_text
 from fedtailor.methods import methods as registered
-from fedtailor.report.clients import Estimate, wilson
+from fedtailor.report.clients import Interval, wilson
 from fedtailor.report.pictures import panels, save
 from fedtailor.report.ranking import ranking
 from fedtailor.report.results import read_results
@@ -196,9 +196,9 @@ def worse_off(setting: Setting, runs: Sequence[Mapping[str, Any]], alone: Mappin
     return f"{100 * lost / count:.0f} %{sure}"
 
 
-def _estimate(run: Mapping[str, Any]) -> Estimate:
+def _estimate(run: Mapping[str, Any]) -> Interval:
     values = _clients(run)
-    return Estimate(values, *wilson(values, np.array(run["samples"], dtype=float)))
+    return Interval(values, *wilson(values, np.array(run["samples"], dtype=float)))
 
 
 def _by_seed(runs: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:

@@ -148,7 +148,8 @@ def federation_with(scale: float) -> Federation:
 @pytest.mark.parametrize("join", [1.0, 0.2])
 def test_nine_clients_learn_although_the_tenth_has_broken_features(name, join):
     def accuracy(scale: float) -> float:
-        run = Simulation(federation_with(scale), name, NET, rounds=6, lr=0.1, join=join, engine="inline").run()
+        settings = {"rounds": 6, "lr": 0.1, "join": join, "engine": "inline", "eval_every": 6}
+        run = Simulation(federation_with(scale), name, NET, **settings).run()
         assert all(torch.isfinite(t).all() for t in run.server.state.values())
         return float(np.mean([run.scores[i].accuracy for i in range(9)]))
 

@@ -35,12 +35,12 @@ def reproduce(
     where it was interrupted. Every output says what was scaled down.
     """
     with importing():
-        from fedtailor.cli.reproduction import Reproduction
+        from fedtailor.cli.reproduction import PlannedReproduction
         from fedtailor.report.reproduction import listing
     if show_list or name is None:
         console.print(listing())
         return
-    reproduction = Reproduction.plan(name, scale, words or [], out)
+    reproduction = PlannedReproduction.plan(name, scale, words or [], out)
     if dry_run:
         reproduction.show_plan(console)
         return

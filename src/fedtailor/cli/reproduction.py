@@ -23,7 +23,7 @@ from fedtailor.report.sheets import as_rich
 
 
 @dataclass(frozen=True)
-class Reproduction:
+class PlannedReproduction:
     """A preset at a scale, in its folder."""
 
     preset: Preset
@@ -31,13 +31,13 @@ class Reproduction:
     grid: Grid
 
     @classmethod
-    def plan(cls, name: str, scale: str, words: list[str], out: Path | None) -> Reproduction:
+    def plan(cls, name: str, scale: str, words: list[str], out: Path | None) -> PlannedReproduction:
         whole = find(name)
         asked = Scale.parse(scale, whole)
         for word in words:
             if "=" not in word or word.startswith("seed="):
                 raise FedTailorError(
-                    f"'{word}' cannot be laid over the runs: expected key=value, such as device=cuda "
+                    f"'{word}' is no override of the runs: expected key=value, such as device=cuda "
                     "(seeds: --scale seeds=2)."
                 )
         asked = replace(asked, over=tuple(words))

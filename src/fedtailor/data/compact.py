@@ -124,7 +124,7 @@ def _columns(found: np.ndarray, where: str, kind: Kind) -> np.ndarray:
         found = found[:, None]
     if found.ndim != 2 or found.dtype.kind not in "biuf" or found.shape[1] == 0:
         raise FedTailorError(
-            f"{where} has labels of type {found.dtype} and shape {found.shape}: a {kind} task needs a row of numbers a sample."
+            f"{where} has labels of type {found.dtype} and shape {found.shape}: a {kind} task needs a row of numbers per sample."
         )
     check_count(found.shape[1], "CLASSES", where)
     if kind == "regression":

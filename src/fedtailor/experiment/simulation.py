@@ -5,14 +5,12 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-import torch
 from torch import Tensor, nn
 
 from fedtailor.attacks import Attack
@@ -34,6 +32,7 @@ from fedtailor.experiment.options import ProtocolOptions, keywords_of
 from fedtailor.experiment.sampling import select
 from fedtailor.files import writing
 from fedtailor.learning import Payload, Protocol, Reply, Server, State
+from fedtailor.learning.cores import torch_threads
 from fedtailor.learning.modules import Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import Score
@@ -134,7 +133,7 @@ class Simulation:
         self.notices = Notices(engine.name)
         few = max(federation.classes, len(sizes))
         self.aggregation = Aggregation(self.method, self.server, engine, self.notices, few)
-        with self._threads():
+        with torch_threads(self.protocol.threads):
             self.method.start(self.server, self._hellos())
 
     # -- stepping ---------------------------------------------------------------------------------------------------------------
@@ -174,7 +173,7 @@ class Simulation:
 
     def step(self) -> Record:
         """Run one round or, after the last round, one closing step."""
-        with self._threads():
+        with torch_threads(self.protocol.threads):
             record = self._closing_step() if self.rounds_done else self._round()
         self.metrics.append(record)
         if self.finished:
@@ -290,7 +289,7 @@ class Simulation:
         hostile = self.attackers.clients if self.attackers else frozenset()
         return self._by_client({i: entry for i, entry in entries.items() if i not in hostile})
 
-    # -- what passes between the parties ----------------------------------------------------------------------------------------
+    # -- what passes between the participants ----------------------------------------------------------------------------------------
 
     @property
     def _after_train(self) -> bool:
@@ -354,7 +353,7 @@ class Simulation:
                 "A site's samples and its personal model stay at the site, so there are no features of them here."
             )
         number = self.federation.number(client)
-        with self._threads():
+        with torch_threads(self.protocol.threads):
             return self.worker.features(number, self.round, self._scored_with(number), self._kept(number), part)
 
     def _kept(self, client: int) -> State | None:
@@ -411,12 +410,3 @@ class Simulation:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
-
-    @contextmanager
-    def _threads(self) -> Iterator[None]:
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.protocol.threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -29,10 +30,18 @@ def on_all_cores(work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> li
     pieces = list(pieces)
     if len(pieces) == 1:
         return [work(pieces[0])]
+    # By default, PyTorch would use as many threads as cores within each of these threads.
+    pool = ThreadPoolExecutor(cores(), initializer=torch.set_num_threads, initargs=(1,))
+    with torch_threads(torch.get_num_threads()), pool as threads:
+        return list(threads.map(work, pieces))
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Within this context, PyTorch computes with so many threads."""
     before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
-        # By default, PyTorch would use as many threads as cores within each of these threads.
-        with ThreadPoolExecutor(cores(), initializer=torch.set_num_threads, initargs=(1,)) as threads:
-            return list(threads.map(work, pieces))
+        yield
     finally:
         torch.set_num_threads(before)

@@ -81,16 +81,16 @@ class Participant:
         return net
 
     def fresh(self, purpose: str, architecture: str | Architecture | None = None) -> Tensor:
-        """Initial weights (a vector of the whole net) drawn for this party and purpose alone, unlike the run's common ones."""
+        """Initial weights (a vector of the whole net) drawn for this participant and purpose alone, unlike the run's common ones."""
         return self.modules.build(architecture, derive(self.protocol.seed, "fresh", *self.identity, purpose)).all.vector
 
     @property
     def identity(self) -> tuple[Key, ...]:
-        """Who this party is, whatever the round."""
+        """Who this participant is, whatever the round."""
         return ("server",)
 
     def rng(self, purpose: str) -> torch.Generator:
-        """The random stream of this party, round and purpose. Phases that draw from their own streams do not disturb each other."""
+        """The random stream of this participant, round and purpose. Phases that draw from their own streams do not disturb each other."""
         if purpose not in self._streams:
             self._streams[purpose] = torch_stream(self.protocol.seed, *self.keys, purpose)
         return self._streams[purpose]
@@ -251,7 +251,7 @@ class Participant:
         log.warning("%s: %s", " ".join(str(k) for k in self.keys), message)
 
     def keep_buffers(self) -> None:
-        """Store the running statistics that stay with this party, once its work is done."""
+        """Store the running statistics that stay with this participant, once its work is done."""
         for role, net in self._nets.items():
             if len(net.local_buffers):
                 self.state[f"buffers.{role}"] = net.local_buffers.clone()

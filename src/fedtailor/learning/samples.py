@@ -1,4 +1,4 @@
-"""A party's samples as a net sees them: normalized floats (or token ids) on the run's device."""
+"""A participant's samples as a net sees them: normalized floats (or token ids) on the run's device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHUNK = 256  # samples in one forward pass when nothing trains: larger ones no l
 
 
 class Samples:
-    """Normalized once when `ready` (fast, four bytes a value), else as each batch is taken (small, memory-mapped files included).
+    """Normalized once when `ready` (fast, four bytes per value), else as each batch is taken (small, memory-mapped files included).
 
     Shuffled batches are augmented if the protocol says so; samples taken in order, to embed or to score, never are.
     """

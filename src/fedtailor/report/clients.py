@@ -28,19 +28,19 @@ OVER = {
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Interval:
     """A value per client with its 95 % interval, NaN where there is none."""
 
     values: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
-    def __sub__(self, other: Estimate) -> Estimate:
+    def __sub__(self, other: Interval) -> Interval:
         """Return the difference; its interval is that of two independent estimates (Newcombe)."""
         gap = self.values - other.values
         below = np.hypot(self.values - self.low, other.high - other.values)
         above = np.hypot(self.high - self.values, other.values - other.low)
-        return Estimate(gap, gap - below, gap + above)
+        return Interval(gap, gap - below, gap + above)
 
     def cell(self, client: int, metric: Headline, sign: Literal["", "+"] = "") -> str:
         value, low, high = (metric.scale * numbers[client] for numbers in (self.values, self.low, self.high))
@@ -72,28 +72,28 @@ class Clients:
         return "seeds" if min(len(side) for side in (self.runs, self.base or self.runs)) > 1 else ""
 
     @cached_property
-    def own(self) -> Estimate:
+    def own(self) -> Interval:
         return self._estimate(self.runs)
 
     @cached_property
-    def alone(self) -> Estimate | None:
+    def alone(self) -> Interval | None:
         return self._estimate(self.base) if self.base else None
 
     @cached_property
-    def difference(self) -> Estimate | None:
+    def difference(self) -> Interval | None:
         """The gain or loss of each client; seeds that both methods have are paired."""
         own, base = ({r.seed: r.clients(self.metric) for r in runs} for runs in (self.runs, self.base))
         if self.over == "seeds" and own.keys() == base.keys():
             return over_seeds(np.stack([own[seed] - base[seed] for seed in own]))
         return None if self.alone is None else self.own - self.alone
 
-    def _estimate(self, runs: Sequence[Result]) -> Estimate:
+    def _estimate(self, runs: Sequence[Result]) -> Interval:
         values = np.stack([run.clients(self.metric) for run in runs])
         if self.over == "samples":
             mean = values.mean(axis=0)
-            return Estimate(mean, *wilson(mean, runs[0].samples("test")))
+            return Interval(mean, *wilson(mean, runs[0].samples("test")))
         found, ends = over_seeds(values), (0, 1) if self.metric.unit else (-np.inf, np.inf)  # of a share
-        return Estimate(found.values, np.clip(found.low, *ends), np.clip(found.high, *ends))
+        return Interval(found.values, np.clip(found.low, *ends), np.clip(found.high, *ends))
 
     @property
     def order(self) -> np.ndarray:
@@ -184,15 +184,15 @@ def metric_picture(results: Sequence[Result], path: Path, metric: Headline | Non
     save_picture([curves(groups, metric), right], path, title=title)
 
 
-def over_seeds(values: np.ndarray) -> Estimate:
+def over_seeds(values: np.ndarray) -> Interval:
     """Return the mean over seeds (seeds × clients) with Student's 95 % interval, if there are several."""
     from scipy import stats  # slow to import
 
     mean, seeds = values.mean(axis=0), len(values)
     if seeds == 1:
-        return Estimate(mean, *np.full((2, len(mean)), np.nan))
+        return Interval(mean, *np.full((2, len(mean)), np.nan))
     reach = stats.t.ppf(0.975, seeds - 1) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
-    return Estimate(mean, mean - reach, mean + reach)
+    return Interval(mean, mean - reach, mean + reach)
 
 
 def wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
