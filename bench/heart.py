@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from fedtailor.cli.reproduction import Reproduction as Job
+from fedtailor.cli.reproduction import PlannedReproduction
 from fedtailor.experiment.config import Config
 from fedtailor.files import replace_text
 from fedtailor.papers.reproduction import ReproducedCell, Reproduction
@@ -28,7 +28,7 @@ LOCAL, SHARED = "local", "fedavg"
 def reproduced(name: str, out: Path, console: Console) -> Reproduction:
     """Carry out what is missing of a preset; return its numbers as its file has them."""
     folder = out / name.partition("/")[2]
-    if Job.plan(name, "full", [], folder).carry_out(console, workers=1) is None:
+    if PlannedReproduction.plan(name, "full", [], folder).carry_out(console, workers=1) is None:
         raise SystemExit(130)
     return Reproduction.read(folder)
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedtailor.data.federation import Federation
 from fedtailor.data.task import Task
 from fedtailor.experiment.headline import columns
 from fedtailor.learning.metrics import METRICS, Metric
@@ -36,6 +37,28 @@ def summarize(
     for metric in metrics:
         found |= _summary(metric, tested, task, labels or {})
     return found
+
+
+def summarize_federation(
+    scores: Mapping[int, Score], metrics: Sequence[Metric], federation: Federation, *, validated: bool
+) -> dict[str, Any]:
+    """Summarize scores on the clients' test samples and, if asked for, on their validation samples."""
+    clients, task = federation.clients, federation.task
+    found: dict[str, Any] = summarize(scores, metrics, task, {i: clients[i].test.y for i in scores})
+    if validated:
+        held = {i: s.validation for i, s in scores.items() if s.validation is not None}
+        labels = {i: v.y for i in held if (v := clients[i].validation) is not None}
+        found |= {f"validation_{k}": v for k, v in summarize(held, metrics, task, labels).items()}
+    return found
+
+
+def patience_is_over(patience: int, records: Sequence[Mapping[str, Any]], metric: Metric) -> bool:
+    """Whether the last so many rounds brought nothing better on the validation samples; never if patience is 0."""
+    rounds = [r for r in records if r["phase"] == "round"]
+    if not patience or not rounds or rounds[-1]["loss"] is None:
+        return False
+    best = best_record(rounds, metric, validated=True)
+    return rounds[-1]["round"] - best.get("round", 0) >= patience
 
 
 def best_record(records: Sequence[Mapping[str, Any]], metric: Metric, *, validated: bool) -> Mapping[str, Any]:

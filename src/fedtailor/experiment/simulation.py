@@ -23,7 +23,7 @@ from fedtailor.experiment.aggregation import Aggregation
 from fedtailor.experiment.by_client import ByClient
 from fedtailor.experiment.callbacks import Callback, Record, calling
 from fedtailor.experiment.clock import Clock
-from fedtailor.experiment.evaluation import best_record, summarize, with_best
+from fedtailor.experiment.evaluation import patience_is_over, summarize_federation, with_best
 from fedtailor.experiment.headline import last_mean
 from fedtailor.experiment.hostile import Given, attacked, attackers_of, set_robust_means
 from fedtailor.experiment.ledger import Ledger
@@ -148,13 +148,8 @@ class Simulation:
 
         That follows from the records alone, so that a resumed run stops where an uninterrupted one does.
         """
-        if self.round >= self.last_round:
-            return True
-        rounds = [r for r in self.metrics if r["phase"] == "round"]
-        if not self.protocol.patience or not rounds or rounds[-1]["loss"] is None:
-            return False
-        best = best_record(rounds, self.worker.metrics[0], validated=True)
-        return self.round - best.get("round", 0) >= self.protocol.patience
+        patience, metric = self.protocol.patience, self.worker.metrics[0]
+        return self.round >= self.last_round or patience_is_over(patience, self.metrics, metric)
 
     def __iter__(self) -> Iterator[Record]:
         while not self.finished:
@@ -270,19 +265,12 @@ class Simulation:
         """The metrics of this evaluation, and the best one so far (of rounds and closing steps apart) by the metric that selects."""
         phase = "round" if self.closed == 0 else "finish"
         metric = self.worker.metrics[0]
-        now: Record = self._summary() if due else dict.fromkeys(self._summary({}))
+        validated = self.protocol.validation > 0
+        scores = self.scores if due else {}
+        found = summarize_federation(scores, self.worker.metrics, self.federation, validated=validated)
+        found |= self.attackers.summary(scores) if self.attackers else {}
         seen = [r for r in self.metrics if r["phase"] == phase]
-        return with_best(now, seen, metric, self.round, validated=self.protocol.validation > 0)
-
-    def _summary(self, scores: Mapping[int, Score] | None = None) -> Record:
-        scores, clients = self.scores if scores is None else scores, self.federation.clients
-        metrics, task = self.worker.metrics, self.federation.task
-        found = summarize(scores, metrics, task, {i: clients[i].test.y for i in scores})
-        if self.protocol.validation:
-            held = {i: s.validation for i, s in scores.items() if s.validation is not None}
-            labels = {i: v.y for i in held if (v := clients[i].validation) is not None}
-            found |= {f"validation_{k}": v for k, v in summarize(held, metrics, task, labels).items()}
-        return found | (self.attackers.summary(scores) if self.attackers else {})
+        return with_best(found if due else dict.fromkeys(found), seen, metric, self.round, validated=validated)
 
     def _benign(self, entries: Mapping[int, V]) -> ByClient[V]:
         """Return the entries of all clients but the attackers, whose scores are nobody's concern."""
