@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.torture import Result, __doc__, read_results, table
 
 # Each is a module of this package whose function run(share) returns its results; share scales the number of tries.
-PARTS = ("configs", "files", "answers", "updates", "kills", "network")
+PARTS = ("configs", "files", "answers", "updates", "takeovers", "kills", "network")
 
 
 def main() -> None:

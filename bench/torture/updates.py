@@ -44,7 +44,7 @@ STOPPED: dict[str, Spoil] = {
     "one NaN": lambda sent, up, _: torch.where(torch.arange(up.numel()).view(up.shape) == 0, torch.nan, up),
     "times 1e30": lambda sent, up, _: sent + 1e30 * (up - sent),
 }
-NOT_STOPPED: dict[str, Spoil] = {
+NOT_STOPPED: dict[str, Spoil] = {  # but by a robust mean: see `takeovers`
     "as if alone (Σn/n)": lambda sent, up, times: sent + times * (up - sent),
     "times −10": lambda sent, up, _: sent - 10 * (up - sent),
 }
@@ -53,10 +53,10 @@ NOT_STOPPED: dict[str, Spoil] = {
 def run(share: float = 1.0) -> list[Result]:
     some = EVERY[:: max(1, round(1 / share))]
     sending = [name for name in some if methods.classes[name].up]
-    with _heard():
+    with heard():
         return [
             *(
-                Result.of(f"an update that is {what} costs the others nothing", (_attacked(n, spoil) for n in sending))
+                Result.of(f"an update that is {what} costs the others nothing", (attacked(n, spoil) for n in sending))
                 for what, spoil in STOPPED.items()
             ),
             Result.of("features × 1e30 at one client cost the others nothing", map(_broken, some)),
@@ -68,7 +68,7 @@ def run(share: float = 1.0) -> list[Result]:
             ),
             Result.of("nobody honest is left out where one has 600 times the samples of most", map(_uneven, some)),
             Result.of("nobody honest is left out where most have nothing left to learn", map(_settled, some)),
-            *(_not_promised(what, [_attacked(n, spoil) for n in sending]) for what, spoil in NOT_STOPPED.items()),
+            *(_not_promised(what, [attacked(n, spoil) for n in sending]) for what, spoil in NOT_STOPPED.items()),
         ]
 
 
@@ -104,10 +104,12 @@ def _origin(sent: Tensor | None, up: Tensor) -> Tensor:
     return sent if sent is not None and sent.shape == up.shape else torch.zeros_like(up)
 
 
-def _attacked(name: str, spoil: Spoil) -> str:
-    federation, method, protocol = _federation(name), _method(name), Protocol(rounds=5, lr=0.1)
+def attacked(name: str, spoil: Spoil, rule: str = "none") -> str:
+    """Return the harm that one client's spoilt updates do to the others, with a robust mean or with the guard alone."""
+    guard = Protocol().guard if rule == "none" else 0.0  # the rule has to do it alone
+    federation, method, protocol = _federation(name), method_of(name), Protocol(rounds=5, lr=0.1, guard=guard)
     engine = Spoiling(Worker(federation, method, NET, None, protocol), spoil)
-    return _harm(name, Simulation(federation, method, NET, engine=engine, protocol=protocol))
+    return _harm(name, Simulation(federation, method, NET, engine=engine, protocol=protocol, robust=rule), rule)
 
 
 def _broken(name: str) -> str:
@@ -119,7 +121,7 @@ def _broken(name: str) -> str:
 
 
 def _fast(name: str, lr: float) -> str:
-    with _heard() as lines:
+    with heard() as lines:
         simulation = _simulation(_federation(name), name, lr=lr).run()
     told = len([line for line in lines if "diverged" in line])
     learns = _accuracy(simulation) >= _usual(name, simulation.protocol.rounds) - DROP  # pFedFDA does, at lr=1000
@@ -146,16 +148,17 @@ def _left_out(simulation: Simulation, name: str) -> str:
     return f"{name}: an honest reply was left out in rounds {left}" if left else ""
 
 
-def _harm(name: str, simulation: Simulation) -> str:
+def _harm(name: str, simulation: Simulation, rule: str = "none") -> str:
     """Return the harm that one client did to the others, if any."""
+    who = name if rule == "none" else f"{name}, robust={rule}"
     try:
         simulation.run()
     except Exception as problem:
-        return f"{name}: {type(problem).__name__}: {problem}"
+        return f"{who}: {type(problem).__name__}: {problem}"
     if not _is_finite(simulation):
-        return f"{name}: the server's state is not finite"
-    now, usual = _accuracy(simulation), _usual(name, simulation.protocol.rounds)
-    return f"{name}: the others' accuracy fell from {usual:.2f} to {now:.2f}" if now < usual - DROP else ""
+        return f"{who}: the server's state is not finite"
+    now, usual = _accuracy(simulation), _usual(name, simulation.protocol.rounds, rule)
+    return f"{who}: the others' accuracy fell from {usual:.2f} to {now:.2f}" if now < usual - DROP else ""
 
 
 def _is_finite(simulation: Simulation) -> bool:
@@ -168,15 +171,15 @@ def _accuracy(simulation: Simulation) -> float:
 
 
 @cache
-def _usual(name: str, rounds: int) -> float:
-    return _accuracy(_simulation(_federation(name), name, lr=0.1, rounds=rounds).run())
+def _usual(name: str, rounds: int, rule: str = "none") -> float:
+    return _accuracy(_simulation(_federation(name), name, lr=0.1, rounds=rounds, robust=rule).run())
 
 
 def _simulation(federation: Federation, name: str, **settings: Any) -> Simulation:
-    return Simulation(federation, _method(name), NET, engine="inline", **{"rounds": 5, **settings})
+    return Simulation(federation, method_of(name), NET, engine="inline", **{"rounds": 5, **settings})
 
 
-def _method(name: str) -> Method:
+def method_of(name: str) -> Method:
     options = dict(OPTIONS.get(name, {}))
     if any(f.name == "ft_epochs" for f in dataclasses.fields(methods.classes[name])):
         options["ft_epochs"] = 2
@@ -204,7 +207,7 @@ def _federation(
 
 
 @contextmanager
-def _heard() -> Iterator[list[str]]:
+def heard() -> Iterator[list[str]]:
     """Collect what is logged meanwhile, and keep it off the terminal."""
     lines: list[str] = []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.torture import updates
+from bench.torture import takeovers, updates
 
 
 def test_no_promise_about_updates_is_broken():
@@ -10,3 +10,8 @@ def test_no_promise_about_updates_is_broken():
     assert sum(result.tries for result in results) == len(results)
     assert [result.failures for result in results] == [()] * len(results)
     assert [result.promise.startswith("not promised") for result in results[-3:]] == [False, True, True]
+
+
+def test_no_update_takes_over_a_robust_mean():
+    results = takeovers.run(share=0.02)
+    assert [(result.tries, result.failures) for result in results] == [(1, ())] * 3

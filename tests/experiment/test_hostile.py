@@ -12,6 +12,7 @@ import torch
 import fedtailor as ft
 from fedtailor import Config, Federation, FedTailorError, Simulation
 from fedtailor.attacks.scaled import Scaled
+from fedtailor.deploy.policy import PLAIN
 from fedtailor.deploy.settings import with_overrides
 from fedtailor.engines import Inline
 from fedtailor.engines.worker import Worker
@@ -211,6 +212,7 @@ def test_what_contradicts_itself_is_refused_in_a_sentence(words, message):
 def test_a_rule_by_name_is_kept_and_used(ten):
     config = Config.load(words=["method=fedrep", "privacy.body=robust(trimmed, share=0.3)"])
     assert Config.from_values(config.values()) == config
+    assert PLAIN.fullmatch(config.values()["privacy"]["body"])  # so that a site accepts it
     by_name = run(ten, "fedrep", privacy={"body": "robust(trimmed, share=0.3)"})
     assert torch.equal(by_name.server.state["body"], run(ten, "fedrep", robust=Trimmed(share=0.3)).server.state["body"])
 

@@ -27,7 +27,7 @@ def compare(
 
     Words without '=' are methods (all options of a part as in `fedtailor run`; `fedrep:head_epochs=5` gives a method its own).
     The same command with the same --out resumes an interrupted comparison. With `--tune 12`, each method's settings are searched
-    first, as `fedtailor tune` does with the first seed.
+    first, as `fedtailor tune` does with the first seed. `attack=scaled attack.share=0.2 robust=trimmed` compares them with hostile clients.
     """
     with importing():
         from fedtailor.api.plan import USUAL, plan

@@ -50,7 +50,7 @@ class Rule:
     def read(cls, name: str, text: Any) -> Rule:
         """Read the rule of an entry as a person writes it."""
         parts = [PATTERN.fullmatch(part.strip()) for part in text.split("+")] if isinstance(text, str) else [None]
-        found = {part["word"]: (part["arguments"] or "").strip() for part in parts if part}
+        found = {part["word"]: (part["arguments"] or "").replace(" ", "") for part in parts if part}
         wrong = [word for word in found if word not in WORDS]
         if None in parts or wrong or len(found) < len(parts):
             near = nearest(wrong[0], WORDS) if wrong else ""
