@@ -74,17 +74,28 @@ class Task:
     def _weighted_loss(self, outputs: Tensor, y: Tensor, weights: Tensor | None, sample_weights: Tensor) -> Tensor:
         """Return Σ wℓ / Σ w over the samples of a batch; zero where all weights are zero."""
         w = sample_weights if weights is None or self.kind not in CLASSES else sample_weights * weights[y]
+        total = w.sum()
+        return (w * self._losses(outputs, y, weights)).sum() / torch.where(total > 0, total, 1.0)
+
+    def losses(
+        self, outputs: Tensor, y: Tensor, weights: Tensor | None = None, sample_weights: Tensor | None = None
+    ) -> Tensor:
+        """Return the loss of each sample, times its weight and that of its class; unlike in `loss`, no other sample has a say in it."""
+        each = self._losses(outputs, y, weights)
+        each = each if weights is None or self.kind not in CLASSES else weights[y] * each
+        return each if sample_weights is None else sample_weights * each
+
+    def _losses(self, outputs: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
+        """Return the loss of each sample, with weights only of the positives of a multi-label task."""
         match self.kind:
             case "multiclass":
-                each = F.cross_entropy(outputs, y, reduction="none")
+                return F.cross_entropy(outputs, y, reduction="none")
             case "binary":
-                each = F.binary_cross_entropy_with_logits(outputs[:, 0], y.to(outputs.dtype), reduction="none")
+                return F.binary_cross_entropy_with_logits(outputs[:, 0], y.to(outputs.dtype), reduction="none")
             case "multilabel":
-                each = F.binary_cross_entropy_with_logits(outputs, y, pos_weight=weights, reduction="none").mean(1)
+                return F.binary_cross_entropy_with_logits(outputs, y, pos_weight=weights, reduction="none").mean(1)
             case "regression":
-                each = F.mse_loss(outputs, y, reduction="none").mean(1)
-        total = w.sum()
-        return (w * each).sum() / torch.where(total > 0, total, 1.0)
+                return F.mse_loss(outputs, y, reduction="none").mean(1)
 
     def summed_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the unweighted loss summed over samples, which scores accumulate."""

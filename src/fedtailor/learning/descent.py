@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fedtailor.learning.kernels import move
+from fedtailor.errors import FedTailorError
+from fedtailor.learning.kernels import Kernel, kernel, move
 from fedtailor.learning.optimizer import Optimizer
+from fedtailor.learning.private_steps import is_private
 from fedtailor.nets.net import Part, Pull
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class Descent:
         self.fast = protocol.fast == "auto"
         self.keeps = protocol.optimizer_state == "kept"
         self._optimizers: dict[Part, Optimizer] = {}
+        self._kernels: dict[Part, Kernel] = {}
+        self._empty = False  # whether the batch has no sample, as private ones may
 
     def __call__(
         self,
@@ -67,14 +71,39 @@ class Descent:
         part = self.parts[0] if part is None else part
         if part not in self.parts:
             raise ValueError(f"the loop does not train the {part.name}: name it in client.steps(batches, …)")
+        if is_private(self.participant, part) and not (loss is None and gradient is None):
+            raise FedTailorError(
+                "Privacy for samples needs the gradient of each sample, but the method's own loop steps down a mean over the batch "
+                "(step.on(x, y, part) takes a private step)."
+            )
         if loss is not None and not self.count(loss):
             return False
-        rate = self.lr if lr is None else self.participant.rate(lr)
-        move(part, self._optimizer(part), loss, rate, gradient=gradient, pull=None if pull is None else Pull(*pull))
+        self.along(gradient, part, None if pull is None else Pull(*pull), loss=loss, lr=lr)
         return True
+
+    def on(self, x: Tensor, y: Tensor, part: Part) -> None:
+        """Take one step on a part down the task's loss of a batch: a private one where single samples are protected."""
+        if part not in self._kernels:
+            self._kernels[part] = kernel(self, part, None, None, features=False)
+        self._kernels[part](x, y)
+
+    def along(
+        self,
+        gradient: Tensor | None,
+        part: Part,
+        pull: Pull | None,
+        *,
+        loss: Tensor | None = None,
+        lr: float | None = None,
+    ) -> None:
+        """Take one step along a gradient (that of the loss, if none is given) and down a pull."""
+        rate = self.lr if lr is None else self.participant.rate(lr)
+        move(part, self._optimizer(part), loss, rate, gradient=gradient, pull=pull)
 
     def count(self, loss: Tensor) -> bool:
         """Record the loss of a step; False if it is not finite: the step is left out, and counted as such."""
+        if self._empty:
+            return False
         number = loss.item()
         if not math.isfinite(number):
             self.participant.trouble[SKIPPED] += 1
@@ -88,9 +117,12 @@ class Descent:
         for part in self.parts:
             part.net.train()
         smallest = 2 if any(part.net.has_batchnorm for part in self.parts) else 1  # one sample has no batch statistics
+        if any(is_private(self.participant, part) for part in self.parts):
+            smallest = 0  # a step without samples takes its noise: to leave it out would reveal that none was drawn
         try:
             for x, y in batches:
                 if len(y) >= smallest:
+                    self._empty = not len(y)
                     yield x, y
         finally:
             for part, vector in zip(self.parts, before, strict=True):

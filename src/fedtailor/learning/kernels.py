@@ -3,6 +3,7 @@
 - Plain SGD adds the gradients that autograd finds to the parameters; wide layers (`nets/fast`) add the factors of theirs.
 - Plain SGD of a linear head on features, on plain cross-entropy, is written out: two matrix products without autograd.
 - Every other optimizer gets the gradient of the part as one vector.
+- Where single samples are protected, that vector is a noisy sum of clipped gradients (`private_steps`).
 
 With `fast = off` there are no wide layers, and nothing is written out.
 """
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from fedtailor.learning.losses import Loss
 from fedtailor.learning.optimizer import Optimizer
+from fedtailor.learning.private_steps import is_private, private_kernel
 from fedtailor.nets.fast.linear_head import is_linear_head, linear_step
 from fedtailor.nets.net import Part, Pull
 
@@ -33,6 +35,8 @@ def features_suffice(part: Part, loss: Loss | None, *, augmented: bool) -> bool:
 def kernel(descent: Descent, part: Part, loss: Loss | None, pull: Pull | None, *, features: bool) -> Kernel:
     """The step of `train`: on a loss of (x, y), or of features and y."""
     participant = descent.participant
+    if is_private(participant, part):
+        return private_kernel(descent, part, loss, pull, features=features)
     if loss is not None:
         return _by_autograd(descent, part, loss, pull)
     written_out = participant.plain_cross_entropy and is_linear_head(part)

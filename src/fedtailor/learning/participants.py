@@ -21,6 +21,7 @@ from fedtailor.learning.kernels import features_suffice, kernel
 from fedtailor.learning.losses import Loss
 from fedtailor.learning.mixing import Reply, State, Weights, reply_weights, weighted_mean
 from fedtailor.learning.modules import Modules
+from fedtailor.learning.private_steps import PrivateSteps, is_private, private_batches
 from fedtailor.learning.protocol import Protocol
 from fedtailor.learning.sample_weights import weights_of
 from fedtailor.learning.samples import ENDLESS, Samples, shuffled_pairs
@@ -51,6 +52,7 @@ class Participant:
         self.logged: dict[str, float] = {}
         self.trouble: Counter[str] = Counter()
         self.losses: list[float] = []
+        self.private: PrivateSteps | None = None  # the steps that protect single samples, where the run asks for it
         self._streams: dict[str, torch.Generator] = {}
         self._nets: dict[str, Net] = {}
         self._class_weights: tuple[Samples, Tensor] | None = None  # and the samples that they are of
@@ -107,6 +109,13 @@ class Participant:
         self, epochs: int | None = None, *, size: int | None = None, purpose: str = "batches"
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled batches of the training samples, for so many epochs or for as long as a round trains; see `steps`."""
+        if self.private is not None:
+            if size is not None:
+                raise FedTailorError("Privacy for samples needs batches of the run's own size.")
+            return private_batches(self, epochs)
+        return self._shuffled(epochs, size, purpose)
+
+    def _shuffled(self, epochs: int | None, size: int | None, purpose: str) -> Iterator[tuple[Tensor, Tensor]]:
         epochs, steps = self._duration(epochs)
         return islice(self.samples.batches(size or self.protocol.batch, epochs, self.rng(purpose)), steps)
 
@@ -173,13 +182,21 @@ class Participant:
         """
         if on is not None and samples is not None:
             raise TypeError("train: give the features to train on as `on`, or samples as `samples`, not both.")
+        private = is_private(self, part)
+        if private and (on is not None or samples is not None):
+            raise FedTailorError(
+                "Privacy for samples needs a method that trains on the client's samples, all of them and as they are."
+            )
         net, purpose = part.net, purpose or part.name
         with self.using(self.samples if samples is None else samples):
             if on is None and features_suffice(part, loss, augmented=self.samples.augmented):
                 on = self.embed(net)
             descent = Descent(self, (part,), lr, momentum)
             step = kernel(descent, part, loss, None if pull is None else Pull(*pull), features=on is not None)
-            batches = self.batches(epochs, purpose=purpose) if on is None else self._pairs(on, epochs, purpose)
+            if private:
+                batches = private_batches(self, epochs, on)
+            else:
+                batches = self._shuffled(epochs, None, purpose) if on is None else self._pairs(on, epochs, purpose)
             if average:
                 batches = self._averaging(batches, part, average)
             with self._same_statistics(part):

@@ -69,9 +69,15 @@ class Samples:
 
     def batches(self, size: int, epochs: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled batches, see `shuffled`; data that is ready is gathered once an epoch."""
-        black = -self.mean / self.std if self.is_pixels else torch.zeros_like(self.mean)
         for x, y in self._shuffled(size, epochs, generator):
-            yield (flip_crop(x, black, generator) if self.augmented else x), y
+            yield self.view(x, generator), y
+
+    def view(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a random view of some samples if the protocol augments, else the samples themselves."""
+        if not self.augmented:
+            return x
+        black = -self.mean / self.std if self.is_pixels else torch.zeros_like(self.mean)
+        return flip_crop(x, black, generator)
 
     def _shuffled(self, size: int, epochs: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         if self.x is not None:

@@ -27,6 +27,8 @@ class FedAFK(Method):
     paper = "Yin & Mao, Personalized Federated Learning with Adaptive Feature Aggregation and Knowledge Transfer"
     year = 2025
     family = "personalized aggregation"
+    sample_dp = True
+    home = ("personal", "mixture")
     down = ("body",)
     up = ("body",)
     keeps = ("own_body", "own_head", "mu")
@@ -74,7 +76,7 @@ class FedAFK(Method):
         for epochs in self._passes(client):
             between = client.net("mixture", head=own.head.vector) if self.afa else own  # θ(μ), φ_i
             for x, y, step in client.steps(client.batches(epochs, purpose="body"), shared.body, own.body):
-                step(client.loss(shared(x), y), shared.body)  # (4)
+                step.on(x, y, shared.body)  # (4)
                 target = self._features(teacher, x)
                 step(self._total(client, own, x, y, target), own.body)  # (5)
                 if self.afa:
