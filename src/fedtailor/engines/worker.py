@@ -22,6 +22,7 @@ from fedtailor.errors import FedTailorError
 from fedtailor.learning import Client, Payload, Protocol, State
 from fedtailor.learning.metrics import CONFUSION, selected
 from fedtailor.learning.modules import Modules
+from fedtailor.learning.private_steps import STEPS, NamedDraws, PrivateSteps, steps_of
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.schedule import lr_factor
 from fedtailor.learning.scoring import Score, score
@@ -29,6 +30,7 @@ from fedtailor.methods.base import Method, methods
 from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.net import Net
 from fedtailor.privacy.rules import Rule
+from fedtailor.privacy.sample_dp import EPSILON, Budget, Rehearsal
 from fedtailor.randomness import Key, seeded
 
 PARTS = ("train", "validation", "test")  # of a client's samples
@@ -58,6 +60,7 @@ class Worker:
         self.method = method
         self.protocol = protocol
         self.rules = rules or {}
+        self.budgets: Mapping[int, Budget] = {}  # of clients that protect single samples
         buffers = method.bn_buffers if protocol.bn_buffers == "method" else protocol.bn_buffers
         self.modules = Modules(net, head, federation.task, protocol, carry_buffers=buffers == "average")
         self.metrics = selected(federation.task, protocol.metrics, protocol.select_by)
@@ -67,6 +70,12 @@ class Worker:
         self.ready = values * protocol.torch_dtype.itemsize <= READY_LIMIT
         self._samples: dict[tuple[int, str], Samples] = {}
         self._lent = ReadOnlyPayloads()
+
+    def protect(self, budgets: Mapping[int, Budget]) -> None:
+        """Have clients protect single samples, within these budgets. Nets have plain layers then, whose inputs and outputs can be seen."""
+        self.budgets = budgets
+        self.protocol = replace(self.protocol, fast="off")
+        self.modules.protocol, self.modules.lent = self.protocol, {}
 
     def share(self, clients: Iterable[int]) -> Worker:
         """Return a new worker with only these clients' samples, to be sent to another process."""
@@ -117,11 +126,15 @@ class Worker:
     def fit(self, id: int, round: int, payload: Payload, *, evaluate: bool) -> Outcome:
         client = self._client(id, round, "fit")
         client.lr_factor = lr_factor(self.protocol, round)
+        client.private = self._private(client)
         with self._lending("fit", round, payload) as lent, seeded(self.protocol.seed, *client.keys):
             up = self._audited(self.method.fit(client, lent))
         up = kept_apart(up, (payload, client.state))
         self._keep(client, payload)
         loss = sum(client.losses) / len(client.losses) if client.losses else float("nan")
+        told = {**client.logged, **client.trouble}
+        if client.private is not None:  # these come from samples without noise
+            loss, told = float("nan"), {EPSILON: self.budgets[id].spent(steps_of(client.state))}
         result = None
         if evaluate:
             trained = {**payload, **up}
@@ -131,14 +144,15 @@ class Worker:
             ):
                 model = self.method.personal(client, lent)
             result = self._scored(model, id)
-        return Outcome(up, len(client.samples), loss, result, {**client.logged, **client.trouble})
+        return Outcome(up, len(client.samples), loss, result, told)
 
     def sync(self, id: int, round: int, payload: Payload) -> Outcome:
         client = self._client(id, round, "sync")
+        client.private = self._private(client)
         with self._lending("sync", round, payload) as lent, seeded(self.protocol.seed, *client.keys):
             self.method.sync(client, lent)
         self._keep(client, payload)
-        return Outcome(logged=dict(client.trouble))
+        return Outcome(logged=dict(client.trouble) if client.private is None else {})
 
     def finish(self, id: int, step: int, payload: Payload) -> Outcome:
         client = self._client(id, step, "finish")
@@ -224,8 +238,29 @@ class Worker:
     def _score_on(self, model: nn.Module, split: Split, key: tuple[int, str]) -> Score:
         return score(model, self.samples(split, key), self.metrics, keep_outputs=self.keep_outputs)
 
+    def _private(self, client: Client) -> PrivateSteps | None:
+        """The private steps of a piece of work after which something may leave the client; None where samples are not protected."""
+        if client.id not in self.budgets:
+            return None
+        return self.budgets[client.id].steps_after(
+            steps_of(client.state), NamedDraws(client.rng("private steps")), self.method.home
+        )
+
+    def rehearsed_steps(self, id: int, payload: Payload) -> int:
+        """Return how many private steps a client takes in one round, found by its work on a single sample, of which nothing is kept."""
+        client = self._client(id, 1, "rehearsal")
+        counting = Rehearsal.of(len(client.samples), self.protocol.batch, self.method.home)
+        client.private, client.samples = counting, client.samples.subset(torch.arange(1))
+        with seeded(self.protocol.seed, *client.keys):
+            self.method.fit(client, payload)
+            if self.method.syncs_everyone:
+                self.method.sync(client, payload)
+        return counting.taken
+
     def _keep(self, client: Client, payload: Payload) -> None:
         client.keep_buffers()
+        if client.private is not None:
+            client.state[STEPS] = torch.tensor(steps_of(client.state) + client.private.taken)
         for name, value in client.state.items():
             if not isinstance(value, Tensor):
                 raise TypeError(

@@ -37,6 +37,7 @@ from fedtailor.learning.metrics import CONFUSION, confusion
 from fedtailor.learning.scoring import Score
 from fedtailor.nets.weights import provenance
 from fedtailor.printable import cell
+from fedtailor.privacy.sample_dp import EPSILON
 
 log = logging.getLogger("fedtailor")
 
@@ -273,16 +274,20 @@ class RunFolder:
         moved: Counter[tuple[int, str]] = Counter()
         for (client, way, _), count in simulation.ledger.totals.items():
             moved[client, way] += count
-        last: Record = next((line for line in reversed(read_lines(self.clients)) if "loss" in line), {})
+        seen = read_lines(self.clients)
+        last: Record = next((line for line in reversed(seen) if "loss" in line), {})
+        spent = {int(i): told[EPSILON] for line in seen for i, told in line["logged"].items() if EPSILON in told}
         names = [metric.name for metric in simulation.worker.metrics]
-        lines = [f"client,name,train_samples,test_samples,{','.join(names)},loss,bytes_up,bytes_down"]
+        more = f",{EPSILON}" if spent else ""
+        lines = [f"client,name,train_samples,test_samples,{','.join(names)},loss,bytes_up,bytes_down{more}"]
         for i, data in enumerate(simulation.federation.clients):
             numbers = [last[key][i] if last else None for key in (*names, "loss")]
             scored = any(number is not None for number in numbers)
             quality = ["nan" if n is None else repr(n) for n in numbers] if scored else [""] * len(numbers)
             name = '"' + cell(data.name).replace('"', '""') + '"'
             samples = (len(data.train), len(data.test) if scored else 0)
-            lines.append(",".join(map(str, (i, name, *samples, *quality, moved[i, "up"], moved[i, "down"]))))
+            ends = (moved[i, "up"], moved[i, "down"], *([spent.get(i, 0.0)] if spent else []))
+            lines.append(",".join(map(str, (i, name, *samples, *quality, *ends))))
         replace_text(self.path / TABLE, "\n".join(lines) + "\n")
 
 

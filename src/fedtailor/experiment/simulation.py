@@ -29,6 +29,7 @@ from fedtailor.experiment.hostile import Given, attacked, attackers_of, set_robu
 from fedtailor.experiment.ledger import Ledger
 from fedtailor.experiment.notices import Notices
 from fedtailor.experiment.options import ProtocolOptions, keywords_of
+from fedtailor.experiment.sample_budgets import most_spent, protect_samples
 from fedtailor.experiment.sampling import select
 from fedtailor.files import writing
 from fedtailor.learning import Payload, Protocol, Reply, Server, State
@@ -112,12 +113,13 @@ class Simulation:
         self.attackers = attackers_of(attack, engine, self.candidates, self.protocol.seed)
         held = self.attackers.poisoned(federation) if self.attackers else federation
         worker = Worker(held, self.method, net, head, self.protocol, rules=rules)
+        modules = Modules(net, head, federation.task, self.protocol, worker.modules.carry_buffers)
+        proxy = Samples(federation.server, federation, self.protocol, ready=worker.ready)
         if isinstance(engine, str):
+            protect_samples(self.privacy, worker, Server(modules, proxy, self.protocol, sizes))
             engine = start_engine(engine, worker, workers, ray_address)
         self.engine = engine
         self.worker = worker
-        modules = Modules(net, head, federation.task, self.protocol, worker.modules.carry_buffers)
-        proxy = Samples(federation.server, federation, self.protocol, ready=worker.ready)
         self.server = Server(modules, proxy, self.protocol, sizes)
         set_robust_means(self.server, self.method, rules, robust, len(self.candidates))
         self.everyone = list(range(len(sizes)))
@@ -214,6 +216,7 @@ class Simulation:
             **clock.seconds,
             **self.engine.take_counts(),
             **self._diverged(self.server.trouble),
+            **most_spent(self.metrics, self.outcomes),
             **self.server.logged,
         }
 
@@ -241,6 +244,7 @@ class Simulation:
             "bytes_down": self.ledger.bytes("down"),
             **clock.seconds,
             **self._diverged(Counter()),
+            **most_spent(self.metrics, self.outcomes),
         }
 
     def _diverged(self, server: Counter[str]) -> Record:

@@ -23,6 +23,7 @@ class APFL(GlobalModel):
     paper = "Deng et al., Adaptive Personalized Federated Learning"
     year = 2020
     family = "personalized aggregation"
+    sample_dp = "its loop learns a mixture of two models from whole batches"
     keeps = ("own", "alpha")
     new_client = "starts from the global model and trains its own as in one round, sending nothing back"
 

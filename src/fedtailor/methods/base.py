@@ -36,6 +36,12 @@ class Method(ABC):
     averaged: ClassVar[
         tuple[str, ...]
     ] = ()  # entries of `up` that become means (server.average): for a server optimizer and privacy
+    # Whether private steps (DP-SGD) protect all that its clients send, or why they do not. A class that overrides what a client does
+    # (hello, init, fit, sync) says it anew.
+    sample_dp: ClassVar[bool | str] = False
+    home: ClassVar[
+        tuple[str, ...]
+    ] = ()  # roles of nets that influence nothing a client sends: these need no private steps
     bn_buffers: ClassVar[Literal["local", "average"]] = "local"
     tasks: ClassVar[tuple[Kind, ...]] = KINDS  # what it can learn; a method that needs classes declares it
     new_client: ClassVar[str] = "trains as in one round with what the server sends, sending nothing back"

@@ -19,6 +19,8 @@ class Ditto(GlobalModel):
     paper = "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization"
     year = 2021
     family = "regularized"
+    sample_dp = True
+    home = ("personal",)
     keeps = ("personal",)
     new_client = "starts from the global model and trains its own as in one round, sending nothing back"
 

@@ -25,6 +25,7 @@ class FedAH(Method):
     paper = "Zhou et al., FedAH: Aggregated Head for Personalized Federated Learning"
     year = 2024
     family = "model splitting"
+    sample_dp = "the mixing weights of its head are learned from samples without noise, and the mixed head is sent"
     down = ("body", "head")
     up = ("body", "head")
     keeps = ("weights", "last_round")

@@ -28,6 +28,9 @@ class FedALA(GlobalModel):
     paper = "Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning"
     year = 2023
     family = "personalized aggregation"
+    sample_dp = (
+        "the mixing weights of its top layers are learned from samples without noise, and the mixed layers are sent"
+    )
     keeps = ("top", "weights", "last_round")
     new_client = "mixes its top layers with the global ones, then trains as in one round, sending nothing back"
 

@@ -27,6 +27,7 @@ class FedAMP(Method):
     paper = "Huang et al., Personalized Cross-Silo Federated Learning on Non-IID Data"
     year = 2021
     family = "personalized aggregation"
+    sample_dp = True
     down = ("cloud",)
     up = ("model",)
     new_client = "has no cloud model before its first upload, so it trains alone as in a first round"

@@ -27,6 +27,7 @@ class FedAS(Method):
     paper = "Yang et al., FedAS: Bridging Inconsistency in Personalized Federated Learning"
     year = 2024
     family = "model splitting"
+    sample_dp = "its clients send the Fisher trace of their samples, and align bodies with class means"
     down = ("body",)
     up = ("body", "fisher")
     keeps = ("model",)

@@ -25,6 +25,7 @@ class FedAvg(Method):
     paper = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data"
     year = 2017
     family = "baseline"
+    sample_dp: ClassVar[bool | str] = True
     down: ClassVar[tuple[str, ...]] = ("model",)
     up: ClassVar[tuple[str, ...]] = ("model",)
     averaged: ClassVar[tuple[str, ...]] = ("model",)

@@ -21,6 +21,7 @@ class FedBABU(Method):
     paper = "Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification"
     year = 2022
     family = "fine-tuning"
+    sample_dp = True
     down = ("body",)
     up = ("body",)
     keeps = ("personal",)

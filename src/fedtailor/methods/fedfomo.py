@@ -25,6 +25,7 @@ class FedFomo(Method):
     paper = "Zhang et al., Personalized Federated Learning with First Order Model Optimization"
     year = 2021
     family = "personalized aggregation"
+    sample_dp = "its clients send how much each model gains on their samples"
     down = ("models",)
     up = ("model", "gains")
     keeps = ("before",)

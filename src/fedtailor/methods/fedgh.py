@@ -25,6 +25,7 @@ class FedGH(Method):
     paper = "Yi et al., FedGH: Heterogeneous Federated Learning with Generalized Global Header"
     year = 2023
     family = "prototypes"
+    sample_dp = "its clients send class means of their features"
     down = ("head",)
     up = ("means", "labels")
     keeps = ("body", "trained_head")

@@ -35,6 +35,7 @@ class FedPAC(Method):
     paper = "Xu et al., Personalized Federated Learning with Feature Alignment and Classifier Collaboration"
     year = 2023
     family = "prototypes"
+    sample_dp = "its clients send class means, counts and variances of their features"
     down = ("body", "head", "prototypes", "known")
     up = ("body", "head", "means", "counts", "h", "variance")
     averaged = ("body",)

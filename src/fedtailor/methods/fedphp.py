@@ -25,6 +25,7 @@ class FedPHP(GlobalModel):
     paper = "Li et al., FedPHP: Federated Personalization with Inherited Private Models"
     year = 2021
     family = "distillation"
+    sample_dp = "its loss compares the features of whole batches (MMD)"
     keeps = ("inherited", "trained", "times")
     new_client = "trains the global model as in one round, without past models, sending nothing back"
     eval_point = "after_train"

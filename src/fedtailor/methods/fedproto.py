@@ -57,6 +57,7 @@ class FedProto(Method):
     paper = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients"
     year = 2022
     family = "prototypes"
+    sample_dp = "its clients send class means of their features"
     down = ("prototypes", "known")
     up = ("means", "counts")
     keeps = ("model",)
@@ -103,6 +104,7 @@ class FedProtoPer(FedAvgFT):
 
     paper = FedProto.paper
     year = FedProto.year
+    sample_dp = FedProto.sample_dp
     down = ("model", "prototypes", "known")
     up = ("model", "means", "counts")
     tasks = ("multiclass",)

@@ -19,6 +19,7 @@ class FedProx(FedAvg):
     paper = "Li et al., Federated Optimization in Heterogeneous Networks"
     year = 2020
     family = "regularized"
+    sample_dp = True
 
     mu: float = option(
         0.001, "μ: strength of the pull to the global model; 0 is FedAvg", at_least=0.0, search=log_between(0.001, 1)

@@ -18,6 +18,7 @@ class FedRep(FedPer):
 
     paper = "Collins et al., Exploiting Shared Representations for Personalized Federated Learning"
     year = 2021
+    sample_dp = True
 
     head_epochs: int = option(
         1, "epochs on the head (on all that is kept) before the body trains", at_least=0, search=among(1, 5, 10)

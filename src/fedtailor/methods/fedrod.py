@@ -35,6 +35,7 @@ class FedROD(GlobalModel):
     paper = "Chen & Chao, On Bridging Generic and Personalized Federated Learning for Image Classification"
     year = 2022
     family = "model splitting"
+    sample_dp = "the counts of all labels enter the loss of each sample"
     keeps = ("own_head",)
     tasks = ("multiclass",)
 

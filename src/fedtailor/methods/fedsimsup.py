@@ -30,6 +30,7 @@ class FedSimSup(Method):
     paper = "Liu et al., Personalized Federated Learning under Local Supervision"
     year = 2025
     family = "personalized aggregation"
+    sample_dp = "its clients send their label shares before the first round"
     down = ("model",)
     up = ("model", "labels")
     keeps = ("supervisor",)

@@ -13,6 +13,8 @@ class Local(Method):
     """Train every client alone; nothing travels. The baseline that a federation has to beat."""
 
     family = "baseline"
+    sample_dp = True
+    home = ("model",)
     keeps = ("model",)
 
     def init(self, client: Client) -> State:

@@ -27,6 +27,7 @@ class PerFedAvg(GlobalModel):
     paper = "Fallah et al., Personalized Federated Learning: A Meta-Learning Approach"
     year = 2020
     family = "meta"
+    sample_dp = "its meta-gradient takes steps on parts of a batch"
     new_client = "takes one step from the common initialization on a batch of its own samples"
 
     variant: Literal["first-order", "hessian-free"] = option(

@@ -29,6 +29,8 @@ class PerAda(GlobalModel):
     paper = "Xie et al., PerAda: Parameter-Efficient Federated Learning Personalization with Generalization Guarantees"
     year = 2024
     family = "distillation"
+    sample_dp = True
+    home = ("personal",)
     keeps = ("personal",)
     tasks = ("multiclass",)
     eval_point = "after_train"

@@ -28,6 +28,7 @@ class PFedFDA(Method):
     paper = "McLaughlin and Su, Personalized Federated Learning via Feature Distribution Adaptation"
     year = 2024
     family = "prototypes"
+    sample_dp = "its clients send means and covariances of their features"
     down = ("body", "means", "covariance")
     up = ("body", "mixed_means", "mixed_covariance")
     keeps = ("beta",)

@@ -21,6 +21,7 @@ class PFedMe(GlobalModel):
     paper = "Dinh et al., Personalized Federated Learning with Moreau Envelopes"
     year = 2020
     family = "regularized"
+    sample_dp = "it takes several steps on each batch"
     keeps = ("personal",)
 
     lam: float = option(

@@ -29,6 +29,7 @@ class PGFedSplit(Method):
     paper = "Kang and Song, Separate Aggregation of Split Network for Personalized Federated Learning"
     year = 2026
     family = "model splitting"
+    sample_dp = "its clients send class means of their features, and weights learned on their samples"
     down = ("body", "head", "prototypes", "known", "spread")
     up = ("body", "head", "alpha", "prototypes", "classes", "squares")
     keeps = ("adapted",)

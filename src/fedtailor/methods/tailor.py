@@ -36,6 +36,7 @@ class Tailor(GlobalModel):
 
     paper = "FedTailor's own; not published elsewhere"
     family = "fine-tuning"
+    sample_dp = "the counts of all labels enter the loss of each sample"
     year = 2026
     keeps = ("personal",)
     tasks = CLASSES

@@ -17,6 +17,7 @@ from typing import Any
 
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.methods import Method, methods
+from fedtailor.privacy.sample_dp import SampleOptions
 from fedtailor.registry import build, check, option, options
 
 WORDS = ("plain", "refuse", "dp", "secure-sum", "robust")
@@ -129,6 +130,7 @@ class Privacy:
 
     rules: Mapping[str, Rule]
     dp: DPOptions = field(default_factory=DPOptions)
+    samples: SampleOptions | None = None  # private steps at the clients, whatever the rules
 
     @classmethod
     def read(cls, table: Any) -> Privacy | None:
@@ -139,25 +141,34 @@ class Privacy:
             raise FedTailorError(
                 f"privacy = {table!r} is no table of rules: give one by name, such as privacy.body=dp."
             )
-        known = [o.name for o in options(DPOptions)]
-        rules = {str(name): Rule.read(str(name), rule) for name, rule in table.items() if name not in known}
+        known, of_samples = ([o.name for o in options(kind)] for kind in (DPOptions, SampleOptions))
+        words = {name: rule for name, rule in table.items() if name not in (*known, *of_samples)}
+        rules = {str(name): Rule.read(str(name), rule) for name, rule in words.items()}
         _check_names(rules)
+        asked = {name: value for name, value in table.items() if name in of_samples}
+        samples = build(SampleOptions, asked, "privacy") if asked else None
         given = {name: value for name, value in table.items() if name in known}
         if given and not any(rule.dp for rule in rules.values()):
             raise FedTailorError(
                 f"privacy.{next(iter(given))} needs an entry with the rule dp, such as privacy.body=dp."
             )
         dp = build(DPOptions, {**given, **_in_brackets(rules, given)}, "privacy")
-        return cls({name: _bare(rule) for name, rule in rules.items()}, dp)
+        return cls({name: _bare(rule) for name, rule in rules.items()}, dp, samples)
 
     def values(self) -> dict[str, Any]:
         """Return the table as a config spells it out."""
         rules = {name: str(rule) for name, rule in self.rules.items()}
         protects = any(rule.dp for rule in self.rules.values())
-        return rules | ({k: v for k, v in asdict(self.dp).items() if v is not None} if protects else {})
+        given = {**(asdict(self.dp) if protects else {}), **(asdict(self.samples) if self.samples else {})}
+        return rules | {name: value for name, value in given.items() if value is not None}
 
     def of(self, method: Method) -> dict[str, Rule]:
-        """Return the rule of each entry that a method sends; refuse a run in which one has none, or one that it cannot have."""
+        """Return the rule of each entry that a method sends; refuse a run in which one has none, or one that it cannot have.
+
+        With no rule at all, there is nothing to say by name: private steps protect every entry.
+        """
+        if not self.rules:
+            return {}
         missing = [name for name in method.up if name not in self.rules]
         if missing:
             raise FedTailorError(
@@ -215,7 +226,7 @@ def _check_names(rules: Mapping[str, Rule]) -> None:
             if rule.averages:
                 raise FedTailorError(f"privacy.{name} = {rule} is for an entry of a method; {name} is plain or refuse.")
         elif name not in sent:
-            known = [*sent, *CHANNELS, *(o.name for o in options(DPOptions))]
+            known = [*sent, *CHANNELS, *(o.name for kind in (DPOptions, SampleOptions) for o in options(kind))]
             raise FedTailorError(
                 f"privacy.{name}: no method sends '{name}'.{nearest(name, known)} Names: {', '.join(sent)}; beside them "
                 f"{', '.join(CHANNELS)}."
