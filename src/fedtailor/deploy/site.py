@@ -17,6 +17,7 @@ from flwr.app import RecordDict
 from fedtailor.data.federation import Federation
 from fedtailor.data.sites import SiteDescription
 from fedtailor.deploy.policy import NAME, agreed
+from fedtailor.deploy.secret_steps import Spending
 from fedtailor.deploy.site_data import site_data
 from fedtailor.deploy.site_folder import SiteFolder
 from fedtailor.engines.base import Outcome, save_module
@@ -29,6 +30,8 @@ from fedtailor.experiment.config import Config
 from fedtailor.experiment.run_folder import replace_text
 from fedtailor.experiment.saved_models import describe_models
 from fedtailor.learning import Payload
+from fedtailor.learning.private_steps import STEPS
+from fedtailor.privacy.sample_dp import budget, check_run
 
 SERVED = {Work.HELLO, Work.SCORE, Work.SAVE_MODEL, Work.ONBOARD} | {work for work in Work if work.changes_state}
 
@@ -94,6 +97,8 @@ class SiteNode:
         before = load_latest(self.states, device, upto=moment - 1 if work.changes_state else moment)
         if before is not None:
             worker.states[id] = before.clients[id]
+        if work.trains:
+            self._protect_samples(worker, id, moment, payload)
         if work is Work.ONBOARD:
             return self._onboard(worker, payload)
         if work is Work.SAVE_MODEL:
@@ -145,6 +150,25 @@ class SiteNode:
         privacy, method = self.config.privacy, self.config.method
         rules = {} if privacy is None else privacy.of(method)
         return Worker(data, method, self.config.net, None, settings, first=number or 0, rules=rules)
+
+    def _protect_samples(self, worker: Worker, id: int, moment: int, payload: Payload) -> None:
+        """Have the worker take private steps in what follows, if the run protects samples; what that spends is recorded here first.
+
+        The budget is for all rounds, since a site cannot know in which of them it will be asked for.
+        """
+        asked = None if self.config.privacy is None else self.config.privacy.samples
+        if asked is None:
+            return
+        check_run(worker.method, worker.protocol, worker.modules.lend("model")[0])
+        spending = Spending.open(self.place.folder / "state" / self.federation)
+        state = worker.state(id)
+        name = spending.name(moment, payload, {k: t for k, t in state.items() if k != STEPS})
+        steps, settings = worker.rehearsed_steps(id, payload), self.config.settings
+        own = budget(asked, len(worker.clients[id].train), settings.batch, settings.rounds * steps)
+        spent = spending.elsewhere(name)
+        spending.spend(name, max(0, min(steps, own.steps - spent)))
+        worker.states[id] = {**state, STEPS: torch.tensor(spent)}
+        worker.protect({id: own}, spending.draws(name))
 
     def _moment(self, work: Work, round: int, step: int) -> int:
         """Return the moment of a work in its run, a growing number; a state is stored under the moment of the work that made it."""

@@ -22,7 +22,7 @@ from fedtailor.errors import FedTailorError
 from fedtailor.learning import Client, Payload, Protocol, State
 from fedtailor.learning.metrics import CONFUSION, selected
 from fedtailor.learning.modules import Modules
-from fedtailor.learning.private_steps import STEPS, NamedDraws, PrivateSteps, steps_of
+from fedtailor.learning.private_steps import STEPS, Draws, NamedDraws, PrivateSteps, steps_of
 from fedtailor.learning.samples import Samples
 from fedtailor.learning.schedule import lr_factor
 from fedtailor.learning.scoring import Score, score
@@ -61,6 +61,7 @@ class Worker:
         self.protocol = protocol
         self.rules = rules or {}
         self.budgets: Mapping[int, Budget] = {}  # of clients that protect single samples
+        self.draws: Draws | None = None
         buffers = method.bn_buffers if protocol.bn_buffers == "method" else protocol.bn_buffers
         self.modules = Modules(net, head, federation.task, protocol, carry_buffers=buffers == "average")
         self.metrics = selected(federation.task, protocol.metrics, protocol.select_by)
@@ -71,9 +72,12 @@ class Worker:
         self._samples: dict[tuple[int, str], Samples] = {}
         self._lent = ReadOnlyPayloads()
 
-    def protect(self, budgets: Mapping[int, Budget]) -> None:
-        """Have clients protect single samples, within these budgets. Nets have plain layers then, whose inputs and outputs can be seen."""
-        self.budgets = budgets
+    def protect(self, budgets: Mapping[int, Budget], draws: Draws | None = None) -> None:
+        """Have clients protect single samples, within these budgets. Nets have plain layers then, whose inputs and outputs can be seen.
+
+        `draws` are those of a real site's next piece of work; in a simulation they come from named streams.
+        """
+        self.budgets, self.draws = budgets, draws
         self.protocol = replace(self.protocol, fast="off")
         self.modules.protocol, self.modules.lent = self.protocol, {}
 
@@ -148,11 +152,10 @@ class Worker:
 
     def sync(self, id: int, round: int, payload: Payload) -> Outcome:
         client = self._client(id, round, "sync")
-        client.private = self._private(client)
         with self._lending("sync", round, payload) as lent, seeded(self.protocol.seed, *client.keys):
             self.method.sync(client, lent)
         self._keep(client, payload)
-        return Outcome(logged=dict(client.trouble) if client.private is None else {})
+        return Outcome(logged=dict(client.trouble))
 
     def finish(self, id: int, step: int, payload: Payload) -> Outcome:
         client = self._client(id, step, "finish")
@@ -242,9 +245,8 @@ class Worker:
         """The private steps of a piece of work after which something may leave the client; None where samples are not protected."""
         if client.id not in self.budgets:
             return None
-        return self.budgets[client.id].steps_after(
-            steps_of(client.state), NamedDraws(client.rng("private steps")), self.method.home
-        )
+        draws = self.draws or NamedDraws(client.rng("private steps"))
+        return self.budgets[client.id].steps_after(steps_of(client.state), draws, self.method.home)
 
     def rehearsed_steps(self, id: int, payload: Payload) -> int:
         """Return how many private steps a client takes in one round, found by its work on a single sample, of which nothing is kept."""
@@ -253,8 +255,6 @@ class Worker:
         client.private, client.samples = counting, client.samples.subset(torch.arange(1))
         with seeded(self.protocol.seed, *client.keys):
             self.method.fit(client, payload)
-            if self.method.syncs_everyone:
-                self.method.sync(client, payload)
         return counting.taken
 
     def _keep(self, client: Client, payload: Payload) -> None:

@@ -21,11 +21,10 @@ MANY = 20  # clients of different sizes, from which on solving takes long enough
 def protect_samples(privacy: Privacy | None, worker: Worker, server: Server) -> None:
     """Have a worker's clients protect single samples, if the run asks for it; `server` is one that is not needed afterwards."""
     if privacy is not None and privacy.samples is not None:
-        poisson = any(rule.dp for rule in privacy.rules.values())  # as clients are drawn then
-        worker.protect(sample_budgets(privacy.samples, worker, server, poisson=poisson))
+        worker.protect(sample_budgets(privacy.samples, worker, server))
 
 
-def sample_budgets(asked: SampleOptions, worker: Worker, server: Server, *, poisson: bool) -> dict[int, Budget]:
+def sample_budgets(asked: SampleOptions, worker: Worker, server: Server) -> dict[int, Budget]:
     """Return the budget of each client, for the rounds in which it will take part.
 
     Who takes part follows from the seed and not from samples, so it may be known in advance.
@@ -33,7 +32,7 @@ def sample_budgets(asked: SampleOptions, worker: Worker, server: Server, *, pois
     method, protocol = worker.method, worker.protocol
     check_run(method, protocol, worker.modules.lend("model")[0])
     candidates = [i for i, size in enumerate(server.sizes) if size]
-    drawn = (select(protocol, candidates, r, poisson=poisson) for r in range(1, protocol.rounds + 1))
+    drawn = (select(protocol, candidates, r) for r in range(1, protocol.rounds + 1))
     rounds = Counter(i for selection in drawn for i in selection.replying)
     method.start(server, {})
     steps: dict[int, int] = {}  # of a round, by the number of samples

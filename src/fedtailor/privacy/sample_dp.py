@@ -24,7 +24,7 @@ from fedtailor.privacy.sampled_gaussian import epsilon_bound, epsilon_of, noise_
 from fedtailor.registry import check, option
 
 EPSILON = "sample_epsilon"  # in what a client logs, and in a round's record: ε spent so far
-CLIENT_SIDE = ("hello", "init", "fit", "sync")  # functions of a method that run at a client and decide what leaves it
+CLIENT_SIDE = ("hello", "init", "fit", "sync")  # functions that run at a client and may decide what leaves it
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _rank(method: type[Method], name: str) -> int:
 
 def check_run(method: Method, protocol: Protocol, net: Net) -> None:
     """Refuse a run whose samples private steps cannot protect."""
-    reason = why_not(type(method))
+    reason = why_not(type(method)) or ("it syncs every client after each round" if method.syncs_everyone else "")
     if reason:
         able = sorted(name for name, cls in methods.classes.items() if not why_not(cls))
         raise FedTailorError(
