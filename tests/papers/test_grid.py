@@ -15,7 +15,7 @@ import pytest
 
 from fedtailor import Config, FedTailorError
 from fedtailor.experiment.run import Stop
-from fedtailor.papers.estimate import estimate, probe
+from fedtailor.papers.estimate import estimate, probe, timed
 from fedtailor.papers.grid import Grid, Job, carry_on, carry_out
 
 
@@ -77,8 +77,15 @@ class Timed:
 @pytest.mark.parametrize(("words", "evaluations"), [((), 4), (("eval_closing=each",), 3 + 25), (("method=fedavg",), 3)])
 def test_the_estimate_counts_the_evaluations_of_closing_steps(monkeypatch, words, evaluations):
     monkeypatch.setattr("fedtailor.papers.estimate.Simulation", Timed)
+    monkeypatch.setattr("fedtailor.papers.estimate.timed", lambda work: (work(), 1.0))
     config = Config.load(words=["data=digits", "method=fedavg-ft", "rounds=3", *words])
     assert probe(config, config.federation()) == evaluations
+
+
+def test_time_without_a_core_is_not_counted():
+    done, core = timed(lambda: time.sleep(0.05) or "done")
+    assert done == "done"
+    assert core < 0.5
 
 
 def test_the_estimate_finds_missing_data_before_anything_runs(jobs, tmp_path):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fedtailor.papers.claims.evidence import ClaimEvidence, Compared, Cost, Evidence
+from fedtailor.papers.claims.evidence import ClaimEvidence, Compared, Cost, Evidence, ProtocolRun
 from fedtailor.report.evidence import as_page, forest, listing, plan_listing, write_evidence
 
 
@@ -29,7 +29,7 @@ def evidence() -> Evidence:
     about = {
         "paper": "fedah",
         "source": "Table IV",
-        "setting": "digits",
+        "protocol": "tiny",
         "full": "fedah/table4: CIFAR100",
         "metric": "accuracy",
         "within": None,
@@ -54,18 +54,19 @@ def evidence() -> Evidence:
         comparisons=[Compared(arm="FedAH", against="FedALA", published=None, why_open="not run")],
         cost=Cost(runs=10, finished=0, seconds=0.0, seconds_left=5400.0, seconds_per_round=1.25),
     )
-    return Evidence(claims=[done, missing], runs=14, finished=4, seconds=7200.0)
+    protocols = {"tiny": ProtocolRun(title="digits", overrides="data=digits")}
+    return Evidence(claims=[done, missing], protocols=protocols, runs=14, finished=4, seconds=7200.0)
 
 
 def test_the_page_has_verdict_lead_interval_and_what_is_missing(evidence):
     page = as_page(evidence)
     for piece in (
-        "| **holds** | +2.00 (+0.75 to +3.25) over FedRep |",
+        "| tiny | **holds** | +2.00 (+0.75 to +3.25) over FedRep |",
         "| +2.00 | +0.75 to +3.25 | +1.5 +2.5 | +10.12 | 80 % / 15 % | +0.1 / +0.2 |",
         "4 of 14 runs are finished; they took 2.0 hours",
         "Missing: 10 of 10 runs, 1.25 seconds per round, about 1.5 hours of one core.",
-        "fedah/table4: CIFAR100 | digits | 0.83 |",
-        "Of 2 claims: 1 holds, 0 does not, 1 open.",
+        "fedah/table4: CIFAR100 | tiny | 0.83 |",
+        "Verdicts: holds 1, does not 0, open 1.",
     ):
         assert piece in page
 

@@ -66,9 +66,11 @@ def judged(file: Path = RESULTS / "judge.json") -> dict[str, list[tuple[str, int
 def claimed(file: Path = RESULTS / "evidence.json") -> dict[str, list[tuple[str, str, str]]]:
     """Return the claims of each paper's method that were tested, from `fedtailor claims`: what is claimed, the protocol, the verdict."""
     found: dict[str, list[tuple[str, str, str]]] = {}
-    for claim in json.loads(file.read_text())["claims"] if file.exists() else []:
+    evidence = json.loads(file.read_text()) if file.exists() else {"claims": []}
+    for claim in evidence["claims"]:
         if claim["cost"]["finished"]:
-            found.setdefault(claim["paper"], []).append((claim["says"], claim["setting"], claim["verdict"]))
+            protocol = evidence["protocols"][claim["protocol"]]["title"]
+            found.setdefault(claim["paper"], []).append((claim["says"], protocol, claim["verdict"]))
     return found
 
 

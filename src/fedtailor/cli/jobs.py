@@ -34,12 +34,12 @@ def run_all(console: Console, jobs: Sequence[Job], workers: int, expected: Estim
     able = [job for job in jobs if job.name not in expected.gaps]
     bar = GridProgress(console, {job.name: job.steps for job in able})
     bar.update({job.name: job.done for job in able}, [])
-    seen: set[str] = set()
+    before: list[Job] = []
 
     def watch(progress: GridStatus) -> None:
-        names = [job.name for job in progress.running]
-        seen.update(names)
-        bar.update({job.name: job.done for job in able if job.name in seen}, names)
+        moved = {job.name: job for job in (*before, *progress.running)}  # those that ended have moved, too
+        before[:] = progress.running
+        bar.update({name: job.done for name, job in moved.items()}, [job.name for job in progress.running])
 
     with bar.bar, polite_stop(console.print) as stop:
         progress = carry_out(jobs, workers, watch, stop, expected.gaps)

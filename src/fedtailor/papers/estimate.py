@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from fedtailor.data.federation import Federation
 from fedtailor.errors import FedTailorError
@@ -12,6 +13,8 @@ from fedtailor.experiment.config import Config
 from fedtailor.experiment.simulation import Simulation
 from fedtailor.papers.grid import Job
 from fedtailor.papers.measures import MeasuredRun
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -74,8 +77,8 @@ def probe(config: Config, federation: Federation) -> float:
     transfers = int(getattr(config.method, "akt_steps", 1))
     method = replace(config.method, akt_steps=1) if transfers > 1 else config.method  # type: ignore[call-arg]
     alone = replace(settings, join=1 / clients, eval_every=1)
-    simulation = Simulation(federation, method, config.net, protocol=alone)
-    record = simulation.step()
+    simulation = Simulation(federation, method, config.net, engine="inline", protocol=alone)
+    record, core = timed(simulation.step)
     trained = sum(outcome.samples for outcome in simulation.outcomes.values())
     share = len(simulation.outcomes) / clients if settings.steps else trained / federation.sizes.sum()
     everyone = record["seconds_training"] / (share or 1)
@@ -84,9 +87,15 @@ def probe(config: Config, federation: Federation) -> float:
     evaluations = settings.rounds / settings.eval_every + closing
     epochs = method.closing_steps / max(1, settings.epochs)
     participation = sum(settings.join_range) / 2
-    return float(
-        everyone * (settings.rounds * participation + epochs) + server + evaluations * record["seconds_evaluation"]
-    )
+    training = everyone * (settings.rounds * participation + epochs)
+    return float(core * (training + server + evaluations * record["seconds_evaluation"]))
+
+
+def timed(work: Callable[[], T]) -> tuple[T, float]:
+    """Return what the work returns, and the share of its time in which it had a core to itself: other processes' time is not its cost."""
+    cpu, clock = time.process_time(), time.perf_counter()
+    done = work()
+    return done, min(1.0, (time.process_time() - cpu) / (time.perf_counter() - clock))
 
 
 def seconds_per_step(rounds: list[dict[str, Any]]) -> float:

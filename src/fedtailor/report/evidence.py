@@ -78,39 +78,42 @@ def as_page(found: Evidence) -> str:
     ]
     for paper in dict.fromkeys(c.paper for c in found.claims):
         parts.append(_section(paper, [c for c in found.claims if c.paper == paper]))
-    parts.append(COMMANDS)
+    parts += [_protocols(found), COMMANDS]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
 def _summary(found: Evidence) -> str:
     """One line per claim."""
     rows = [
-        (f"{TITLES[c.paper]}: {c.says}", Best(c.verdict) if c.verdict != "open" else c.verdict, _leads(c), c.setting)
+        (f"{TITLES[c.paper]}: {c.says}", c.protocol, Best(c.verdict) if c.verdict != "open" else c.verdict, _leads(c))
         for c in found.claims
     ]
-    counts = [f"{sum(c.verdict == v for c in found.claims)} {v}" for v in ("holds", "does not", "open")]
-    sheet = Sheet("Verdicts", ("claim", "verdict", "lead (points)", "protocol"), rows, left=4)
-    return f"{as_markdown(sheet, 2)}\nOf {len(found.claims)} claims: {', '.join(counts)}."
+    counts = {v: sum(c.verdict == v for c in found.claims) for v in ("holds", "does not", "open")}
+    told = f"Verdicts: holds {counts['holds']}, does not {counts['does not']}, open {counts['open']}."
+    sheet = Sheet("Verdicts", ("claim", "protocol", "verdict", "smallest lead (points)"), rows, [told], left=4)
+    return as_markdown(sheet, 2)
 
 
 def _choice(found: Evidence) -> str:
     """The methods of each protocol, the best first, for somebody who has to choose one."""
     lines = []
-    for setting in dict.fromkeys(c.setting for c in found.claims):
-        own = {
-            tuple(a.overrides): a
-            for c in found.claims
-            if c.setting == setting and c.metric == "accuracy"
-            for a in c.arms
-        }
+    for name, protocol in found.protocols.items():
+        claims = [c for c in found.claims if c.protocol == name and c.metric == "accuracy"]
+        own = {tuple(arm.overrides): arm for claim in claims for arm in claim.arms}
         means = {a.arm: np.array(list(a.means.values())) for a in own.values() if len(a.means) >= ENOUGH}
         order = sorted(means, key=lambda arm: -means[arm].mean())
         if len(order) > 1:
             shown = ", ".join(f"{arm} {means[arm].mean():.1f} ± {means[arm].std(ddof=1):.1f}" for arm in order)
-            lines.append(f"- {setting}: {escape_markdown(shown)}")
+            lines.append(f"- {name} ({protocol.title}): {escape_markdown(shown)}")
     text = """Accuracy in percent, mean over clients and deviation over seeds, of everything that ran with all seeds under one protocol, the
 best first. Neighbours in this order may differ by chance; the comparisons below say which leads are sure."""
     return "\n".join(["## For somebody who has to choose", "", text, "", *lines]) if lines else ""
+
+
+def _protocols(found: Evidence) -> str:
+    """What every run of a protocol is given; an arm adds its method and options."""
+    lines = [f"- {name}: {protocol.title}.\n\n  `{protocol.overrides}`" for name, protocol in found.protocols.items()]
+    return "\n".join(["## Protocols", "", *lines])
 
 
 def _section(paper: str, claims: Sequence[ClaimEvidence]) -> str:
@@ -123,7 +126,7 @@ def _section(paper: str, claims: Sequence[ClaimEvidence]) -> str:
 
 
 def _of_claim(claim: ClaimEvidence) -> str:
-    about = f"{claim.source}. Protocol: {claim.setting}; the paper's: `{claim.full}`. {claim.decides}"
+    about = f"{claim.source}. Protocol: {claim.protocol}; the paper's: `{claim.full}`. {claim.decides}"
     if claim.metric != "accuracy":
         about += f" Measured: {claim.metric}."
     rows = [_row(c) for c in claim.comparisons]
@@ -138,8 +141,10 @@ def _of_claim(claim: ClaimEvidence) -> str:
         "gains",
     )
     measured = [row for row, c in zip(rows, claim.comparisons, strict=True) if c.lead is not None]
-    sheet = as_markdown(Sheet(f"{claim.says} {claim.verdict.capitalize()}.", header, measured, left=2), 3)
-    text = sheet if measured else f"### {escape_markdown(claim.says)} Open."
+    title = f"{claim.name.partition('/')[2]}: {claim.verdict}"
+    sheet = as_markdown(Sheet(title, header, measured, left=2), 3)
+    heading = sheet.partition("\n")[0]
+    text = f"{heading}\n\n{escape_markdown(claim.says)}{sheet.removeprefix(heading) if measured else ''}"
     spread = "; ".join(
         f"{a.arm} {np.mean(list(a.means.values())):.2f} ± {np.std(list(a.means.values()), ddof=1):.2f}"
         for a in claim.arms
@@ -184,7 +189,7 @@ def _leads(claim: ClaimEvidence) -> str:
 
 
 def _correlations(found: Evidence) -> str:
-    rows = [(c.full, c.setting, f"{c.rank_correlation:.2f}") for c in found.claims if c.rank_correlation is not None]
+    rows = [(c.full, c.protocol, f"{c.rank_correlation:.2f}") for c in found.claims if c.rank_correlation is not None]
     unique = list(dict.fromkeys(rows))
     if not unique:
         return ""

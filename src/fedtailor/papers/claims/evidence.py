@@ -58,6 +58,13 @@ class Cost(BaseModel):
     seconds_per_round: float | None = None
 
 
+class ProtocolRun(BaseModel):
+    """An affordable protocol: what all of its runs have in common."""
+
+    title: str
+    overrides: str
+
+
 class ClaimEvidence(BaseModel):
     """A claim, its verdict, and everything that the verdict was made of."""
 
@@ -65,7 +72,7 @@ class ClaimEvidence(BaseModel):
     paper: str
     says: str
     source: str
-    setting: str
+    protocol: str
     full: str
     metric: str
     within: float | None
@@ -82,6 +89,7 @@ class Evidence(BaseModel):
     """All claims; the hours count shared runs once."""
 
     claims: list[ClaimEvidence]
+    protocols: dict[str, ProtocolRun]
     runs: int
     finished: int
     seconds: float
@@ -97,6 +105,9 @@ def evidence_of(claims: Sequence[Claim], out: Path, left: Mapping[str, float] | 
     done = [job for job in jobs if job.finished]
     return Evidence(
         claims=[_judged(claim, out, left or {}) for claim in claims],
+        protocols={
+            p.name: ProtocolRun(title=p.title, overrides=" ".join(p.overrides)) for p in (c.protocol for c in claims)
+        },
         runs=len(jobs),
         finished=len(done),
         seconds=round(sum(map(_seconds, done)), 1),
@@ -116,7 +127,7 @@ def _judged(claim: Claim, out: Path, left: Mapping[str, float]) -> ClaimEvidence
         paper=claim.paper,
         says=claim.says,
         source=claim.source,
-        setting=claim.protocol.title,
+        protocol=claim.protocol.name,
         full=f"{claim.full[0]}: {claim.full[1]}",
         metric=metric.title,
         within=claim.within,
