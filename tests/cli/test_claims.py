@@ -36,6 +36,11 @@ def test_lists_plans_runs_and_writes_the_page(tiny, tmp_path):
     out = str(tmp_path / "runs")
     assert "not run" in typed("--out", out)
     assert "0/2" in typed("--plan", "--out", out)
+    measured = json.loads((tmp_path / "runs" / "seconds.json").read_text())
+    assert measured.keys() == {job.name for job in tiny.jobs(tmp_path)}
+    typed("--out", out, "--page", str(tmp_path / "page"))  # what was measured is shown, not measured again
+    cost = json.loads((tmp_path / "page" / "evidence.json").read_text())["claims"][0]["cost"]
+    assert cost["seconds_left"] == pytest.approx(sum(measured.values()), abs=0.1)
     for job in tiny.jobs(tmp_path / "runs"):
         carry_on(job)  # in this process: what starts others is tested with grids
     assert "2/2" in typed("field/tiny", "--run", "--out", out)

@@ -63,7 +63,7 @@ def test_the_page_has_verdict_lead_interval_and_what_is_missing(evidence):
     for piece in (
         "| tiny | **holds** | +2.00 (+0.75 to +3.25) over FedRep |",
         "| +2.00 | +0.75 to +3.25 | +1.5 +2.5 | +10.12 | 80 % / 15 % | +0.1 / +0.2 |",
-        "4 of 14 runs are finished; they took 2.0 hours",
+        "4 of 14 runs are finished; they took 2.0 hours by the clock",
         "Missing: 10 of 10 runs, 1.25 seconds per round, about 1.5 hours of one core.",
         "fedah/table4: CIFAR100 | tiny | 0.83 |",
         "Verdicts: holds 1, does not 0, open 1.",

@@ -68,7 +68,7 @@ def claimed(file: Path = RESULTS / "evidence.json") -> dict[str, list[tuple[str,
     found: dict[str, list[tuple[str, str, str]]] = {}
     evidence = json.loads(file.read_text()) if file.exists() else {"claims": []}
     for claim in evidence["claims"]:
-        if claim["cost"]["finished"]:
+        if any(comparison["lead"] is not None for comparison in claim["comparisons"]):
             protocol = evidence["protocols"][claim["protocol"]]["title"]
             found.setdefault(claim["paper"], []).append((claim["says"], protocol, claim["verdict"]))
     return found

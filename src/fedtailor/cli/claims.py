@@ -23,6 +23,10 @@ def claims(
     page: Annotated[
         Path | None, typer.Option(help="write the page, its pictures and evidence.json into this folder")
     ] = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="judge.json of bench.judge, for claims on tuned methods"),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="runs at a time, each a process of its own")] = 1,
 ) -> None:
     """List the papers' headline claims with the verdicts of the runs that test them: holds, does not, open.
@@ -30,18 +34,19 @@ def claims(
     Example: `fedtailor claims fedah/weights --run --workers 2`
 
     Each claim is tested under an affordable protocol, paired by seed and client. Claims share runs. The same command given again resumes
-    where it was interrupted; `--plan` measures seconds per round and says how many hours are left.
+    where it was interrupted; `--plan` measures seconds per round and says how many hours are left, which the page then shows, too.
     """
     with importing():
         from fedtailor.cli.jobs import estimated, run_all, say_time
-        from fedtailor.papers.claims import evidence_of
         from fedtailor.papers.claims.claim import jobs_of, named
+        from fedtailor.papers.claims.evidence import evidence_of, remembered
         from fedtailor.papers.estimate import Estimate
         from fedtailor.report.evidence import listing, plan_listing, write_evidence
         from fedtailor.report.sheets import as_rich
     asked = named(names or [])
     jobs = jobs_of(asked, out)
-    left = estimated(console, jobs) if plan or run or page else Estimate()
+    left = estimated(console, jobs) if plan or run else Estimate()
+    seconds = remembered(out, left.seconds)
     gaps = left.gaps
     if run and not plan:
         say_time(console, left, workers)
@@ -50,7 +55,7 @@ def claims(
             console.print("Interrupted. The same command carries on.")
             raise typer.Exit(130)
         gaps = ended.gaps
-    found = evidence_of(asked, out, left.seconds)
+    found = evidence_of(asked, out, seconds, tuned)
     console.print(as_rich(plan_listing(found, workers) if plan else listing(found)))
     for folder in [] if plan else [*([out] if run else []), *([page] if page else [])]:
         console.print(f"Written: {', '.join(map(str, write_evidence(found, folder)))}", soft_wrap=True)

@@ -29,30 +29,28 @@ interval over seeds. (It is Student's: seeds deal the samples to new clients, wh
 comparison *holds* if the whole interval is above 0. It *does not* if the whole interval is below the smallest lead that matters: half a
 point, or the published lead if that is smaller. It is *open* if there are fewer than five seeds, if the interval allows either, or if
 training had not converged, that is, if another fifth of the rounds with the gains of the last fifth would change the verdict. A claim
-holds if all of its comparisons do. Intervals are not corrected for the number of comparisons."""
+holds if all of its comparisons do. Intervals are not corrected for the number of comparisons. "Gains" are what either arm gained over the
+last fifth of its rounds; they count as 0 for methods that fine-tune after the rounds, and are not known of tuned runs."""
 COMMANDS = """## Commands
 
 ```sh
 fedtailor claims --plan                    # what is missing, measured seconds per round, hours
 fedtailor claims --run --workers 2         # goes on where it was interrupted
 fedtailor claims fedah/weights --run       # one claim
-fedtailor claims --page docs/results       # this page, from the finished runs
+fedtailor claims --page docs/results --tuned docs/results/judge.json   # this page, from the finished runs
 ```"""
 
 
 def listing(found: Evidence) -> Sheet:
     """One row per claim, for the terminal."""
-    rows = [(c.name, c.verdict, _leads(c), f"{c.cost.finished}/{c.cost.runs}") for c in found.claims]
+    rows = [(c.name, c.verdict, _leads(c), _runs(c)) for c in found.claims]
     title = f"{found.finished} of {found.runs} runs are finished"
     return Sheet(title, ("claim", "verdict", "lead (points)", "runs"), rows, left=2)
 
 
 def plan_listing(found: Evidence, workers: int) -> Sheet:
     """One row per claim: what its missing runs would cost; runs that claims share are in each of them."""
-    rows = [
-        (c.name, f"{c.cost.finished}/{c.cost.runs}", _number(c.cost.seconds_per_round, ".2f"), _hours(c))
-        for c in found.claims
-    ]
+    rows = [(c.name, _runs(c), _number(c.cost.seconds_per_round, ".2f"), _hours(c)) for c in found.claims]
     note = f"Hours on one core; divide by {workers} workers." if workers > 1 else "Hours on one core."
     return Sheet("What the claims cost", ("claim", "runs", "seconds per round", "hours left"), rows, [note])
 
@@ -70,8 +68,8 @@ def as_page(found: Evidence) -> str:
     hours = found.seconds / HOUR
     parts = [
         "# Evidence: what the five papers claim, tested",
-        f"Written by `fedtailor claims --page docs/results` from evidence.json. {METHOD} "
-        f"{found.finished} of {found.runs} runs are finished; they took {hours:.1f} hours of one core, while other work ran beside them.",
+        f"Written by `fedtailor claims --page docs/results --tuned docs/results/judge.json` from evidence.json. {METHOD} "
+        f"{found.finished} of {found.runs} runs are finished; they took {hours:.1f} hours by the clock, beside much other work.",
         _summary(found),
         _choice(found),
         _correlations(found),
@@ -150,7 +148,7 @@ def _of_claim(claim: ClaimEvidence) -> str:
         for a in claim.arms
         if len(a.means) > 1
     )
-    lines = [text, escape_markdown(about).replace("\\`", "`")]
+    lines = [text, about]
     lines += [f"Mean of clients ± deviation over seeds, in percent: {escape_markdown(spread)}."] if spread else []
     lines += [claim.found] if claim.found else []
     lines += [f"Missing: {_missing(claim)}."] if claim.cost.finished < claim.cost.runs else []
@@ -161,7 +159,7 @@ def _row(c: Compared) -> tuple[str, ...]:
     why = f" ({c.why_open})" if c.why_open else ""
     by_seed = " ".join(f"{lead:+.1f}" for lead in c.leads)
     clients = f"{100 * (c.better or 0):.0f} % / {100 * (c.worse or 0):.0f} %"
-    gains = " / ".join(f"{gain:+.1f}" for gain in c.gains or ())
+    gains = " / ".join(f"{gain:+.1f}" for gain in c.gains) if c.gains else "—"
     names = f"{c.arm} − {c.against}"
     return (
         names,
@@ -206,6 +204,10 @@ def _missing(claim: ClaimEvidence) -> str:
     return f"{cost.runs - cost.finished} of {cost.runs} runs{rate}{hours}"
 
 
+def _runs(claim: ClaimEvidence) -> str:
+    return f"{claim.cost.finished}/{claim.cost.runs}" if claim.cost.runs else "the judge's"
+
+
 def _hours(claim: ClaimEvidence) -> str:
     left = claim.cost.seconds_left
     return "—" if left is None else f"{left / HOUR:.2g}" if left else "0"
@@ -228,7 +230,7 @@ def _pictures(found: Evidence, folder: Path) -> list[Path]:
 
 
 def forest(claims: Sequence[ClaimEvidence]) -> Chart | None:
-    """One dot with its interval per comparison; hollow dots are open."""
+    """One dot with its interval per comparison, and a line at 0; None if nothing was measured twice."""
     lines = [
         (f"{c.arm} − {c.against}, {claim.name.partition('@')[2]}", c)
         for claim in claims

@@ -49,6 +49,11 @@ def test_published_leads_are_differences_of_published_numbers():
     assert len(order.comparisons) == 13  # all other rows of the table
 
 
+def test_an_arm_may_differ_by_protocol():
+    lam = {c.protocol.name: c.comparisons[0].arm.overrides[-1] for c in named(["pgfedsplit/ahead"])}
+    assert lam == {"fashion": "method.lam=0.625", "fashion-5": "method.lam=0.625", "cifar10": "method.lam=1.17"}
+
+
 def test_one_claim_of_each_paper_comes_first():
     first = in_order(claims())[: len(PAPERS)]
     assert [claim.paper for claim in first] == list(PAPERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +71,15 @@ def test_interrupted_in_the_middle_it_ends_with_the_same_file(claim, ran, tmp_pa
     for job in jobs:
         carry_on(job)
     assert evidence_of([claim], tmp_path).without_clock() == evidence_of([claim], ran).without_clock()
+
+
+def test_tuned_runs_are_read_from_the_file_of_the_judge(claim, tmp_path):
+    clients = {"fedper": [0.9, 0.8, None], "fedavg": [0.6, 0.7, 0.5]}
+    runs = {name: {"runs": [{"seed": s, "clients": own} for s in range(10, 15)]} for name, own in clients.items()}
+    (tmp_path / "judge.json").write_text(json.dumps({"setting": runs}))
+    judged = replace(claim, protocol=replace(claim.protocol, judged="setting"))
+    assert judged.jobs(tmp_path) == []
+    found = evidence_of([judged], tmp_path, tuned=tmp_path / "judge.json").claims[0]
+    assert (found.verdict, found.comparisons[0].lead, found.comparisons[0].gains) == ("holds", 20.0, None)
+    assert found.comparisons[0].seeds == [10, 11, 12, 13, 14]
+    assert evidence_of([judged], tmp_path).claims[0].verdict == "open"

@@ -36,6 +36,7 @@ class Protocol:
     name: str
     title: str
     overrides: Overrides
+    judged: str = ""  # the setting of bench.judge whose tuned runs are looked at, in place of own ones
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class Arm:
 
     name: str
     overrides: Overrides
+
+    @property
+    def method(self) -> str:
+        return self.overrides[0].removeprefix("method=")
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,8 @@ class Claim:
 
     def jobs(self, out: Path) -> list[Job]:
         """Return the runs, all arms of a seed before the next seed, so that what is done can be compared."""
+        if self.protocol.judged:
+            return []
         return [self.job(arm, seed, out) for seed, arm in product(range(self.seeds), self.arms)]
 
 
@@ -100,7 +107,7 @@ class Claim:
 def claims() -> tuple[Claim, ...]:
     """Return all claims, paper by paper."""
     protocols = {
-        name: Protocol(name, facts["title"], tuple(facts["overrides"].split()))
+        name: Protocol(name, facts["title"], tuple(facts["overrides"].split()), facts.get("judged", ""))
         for name, facts in _read("protocols").items()
     }
     return tuple(claim for paper in PAPERS for claim in PaperClaims(paper, protocols).claims())
@@ -158,7 +165,7 @@ class PaperClaims:
             says=facts["says"],
             source=facts["source"],
             protocol=self.protocols[protocol],
-            comparisons=tuple(self.comparison(facts["arm"], rival, cells) for rival in rivals),
+            comparisons=tuple(self.comparison(facts["arm"], rival, cells, protocol) for rival in rivals),
             full=(preset, column),
             metric=facts.get("metric", "accuracy"),
             seeds=facts.get("seeds", SEEDS),
@@ -167,13 +174,15 @@ class PaperClaims:
             found=facts.get("found", ""),
         )
 
-    def comparison(self, arm: str, rival: str, cells: dict[str, PresetCell]) -> Comparison:
+    def comparison(self, arm: str, rival: str, cells: dict[str, PresetCell], protocol: str) -> Comparison:
         numbers = [in_points(cells[name]) if name in cells else None for name in (arm, rival)]
         lead = None if None in numbers else round(numbers[0] - numbers[1], 2)  # type: ignore[operator]
-        return Comparison(self.arm(arm), self.arm(rival), lead)
+        return Comparison(self.arm(arm, protocol), self.arm(rival, protocol), lead)
 
-    def arm(self, name: str) -> Arm:
-        given = self.facts.get("arms", {}).get(name)
+    def arm(self, name: str, protocol: str) -> Arm:
+        """Return the arm of that name: as the file has it for this protocol, as the file has it, or as the paper's row."""
+        arms = self.facts.get("arms", {})
+        given = arms.get(protocol, {}).get(name) or arms.get(name)
         method, *options = given.split() if given else overrides_of(self.facts["paper"], name)
         spelled = methods.find(method.removeprefix("method=")).name  # FedAvg+FT is fedavg-ft: one spelling, one run
         return Arm(name, (f"method={spelled}", *options))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel
 
 from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.run_folder import RunFolder
+from fedtailor.files import make_folder, replace_text
 from fedtailor.papers.claims.claim import Arm, Claim, Comparison, in_points, jobs_of
 from fedtailor.papers.claims.effect import Effect, effect, together, verdict
 from fedtailor.papers.estimate import seconds_per_step
@@ -99,12 +102,29 @@ class Evidence(BaseModel):
         return self.model_dump_json(exclude={"seconds": True, "claims": {"__all__": {"cost": True}}})
 
 
-def evidence_of(claims: Sequence[Claim], out: Path, left: Mapping[str, float] | None = None) -> Evidence:
-    """Judge the claims by the finished runs below `out`; `left` has the estimated seconds of runs that are not finished."""
+@dataclass(frozen=True)
+class ArmRun:
+    """What a finished run of an arm is judged by: the last score of each client, and the points gained over the last fifth of rounds."""
+
+    clients: np.ndarray
+    gain: float | None
+
+
+Runs = Mapping[Arm, Mapping[int, ArmRun]]
+
+
+def evidence_of(
+    claims: Sequence[Claim], out: Path, left: Mapping[str, float] | None = None, tuned: Path | None = None
+) -> Evidence:
+    """Judge the claims by the finished runs below `out`, and by the tuned runs in the file that bench.judge writes.
+
+    `left` has the estimated seconds of runs that are not finished.
+    """
+    judge = json.loads(tuned.read_text()) if tuned else {}
     jobs = jobs_of(claims, out)
     done = [job for job in jobs if job.finished]
     return Evidence(
-        claims=[_judged(claim, out, left or {}) for claim in claims],
+        claims=[_judged(claim, out, left or {}, judge) for claim in claims],
         protocols={
             p.name: ProtocolRun(title=p.title, overrides=" ".join(p.overrides)) for p in (c.protocol for c in claims)
         },
@@ -114,13 +134,23 @@ def evidence_of(claims: Sequence[Claim], out: Path, left: Mapping[str, float] | 
     )
 
 
-def _judged(claim: Claim, out: Path, left: Mapping[str, float]) -> ClaimEvidence:
-    runs = {arm: _finished(claim, arm, out) for arm in claim.arms}
+def remembered(out: Path, seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the estimated seconds of runs by name: these, and those that were measured before, which a file keeps."""
+    file = out / "seconds.json"
+    known = json.loads(file.read_text()) if file.exists() else {}
+    if seconds:
+        make_folder(out)
+        replace_text(file, json.dumps({**known, **seconds}, indent=1) + "\n")
+    return {**known, **seconds}
+
+
+def _judged(claim: Claim, out: Path, left: Mapping[str, float], judge: Mapping[str, Any]) -> ClaimEvidence:
+    known = judge.get(claim.protocol.judged, {})
+    runs = {arm: _tuned(known, arm) if claim.protocol.judged else _finished(claim, arm, out) for arm in claim.arms}
     compared = [_compared(claim, comparison, runs) for comparison in claim.comparisons]
     metric = Headline(claim.metric)
     means = {
-        arm: {seed: 100 * float(np.nanmean(run.scores(metric.name))) for seed, run in own.items()}
-        for arm, own in runs.items()
+        arm: {seed: 100 * float(np.nanmean(run.clients)) for seed, run in own.items()} for arm, own in runs.items()
     }
     return ClaimEvidence(
         name=claim.name,
@@ -148,22 +178,36 @@ def _judged(claim: Claim, out: Path, left: Mapping[str, float]) -> ClaimEvidence
     )
 
 
-def _finished(claim: Claim, arm: Arm, out: Path) -> dict[int, MeasuredRun]:
+def _finished(claim: Claim, arm: Arm, out: Path) -> dict[int, ArmRun]:
     jobs = {seed: claim.job(arm, seed, out) for seed in range(claim.seeds)}
-    return {seed: MeasuredRun(job.folder, job.config) for seed, job in jobs.items() if job.finished}
+    runs = {seed: MeasuredRun(job.folder, job.config) for seed, job in jobs.items() if job.finished}
+    return {seed: ArmRun(run.scores(claim.metric), last_gain(run, claim.metric)) for seed, run in runs.items()}
 
 
-def _compared(claim: Claim, comparison: Comparison, runs: Mapping[Arm, Mapping[int, MeasuredRun]]) -> Compared:
+def _tuned(known: Mapping[str, Any], arm: Arm) -> dict[int, ArmRun]:
+    """Return the runs of a method that bench.judge tuned and ran; its file does not tell the gain over the last rounds."""
+    runs = known.get(arm.method, {"runs": []})["runs"]
+    return {run["seed"]: ArmRun(np.array(run["clients"], dtype=float), None) for run in runs}
+
+
+def _compared(claim: Claim, comparison: Comparison, runs: Runs) -> Compared:
     one, other = runs[comparison.arm], runs[comparison.against]
     seeds = sorted(one.keys() & other.keys())
     found = Compared(arm=comparison.arm.name, against=comparison.against.name, published=comparison.published)
-    measured = effect({seed: (one[seed].scores(claim.metric), other[seed].scores(claim.metric)) for seed in seeds})
+    measured = effect({seed: (one[seed].clients, other[seed].clients) for seed in seeds})
     if not measured.seeds:
         return found.model_copy(update={"why_open": "not run"})
-    gains = tuple(float(np.mean([last_gain(side[s], claim.metric) for s in seeds])) for side in (one, other))
-    decided, why = verdict(measured, comparison.published, gains[0] - gains[1], claim.within)
-    shown = {"gains": tuple(round(gain, 4) for gain in gains), "verdict": decided, "why_open": why}
+    gains = tuple(_mean_gain([side[seed] for seed in seeds]) for side in (one, other))
+    known = None not in gains
+    ahead = (gains[0] or 0.0) - (gains[1] or 0.0)
+    decided, why = verdict(measured, comparison.published, ahead, claim.within)
+    shown = {"gains": gains if known else None, "verdict": decided, "why_open": why}
     return found.model_copy(update={**_rounded(measured), **shown})
+
+
+def _mean_gain(runs: Sequence[ArmRun]) -> float | None:
+    gains = [run.gain for run in runs if run.gain is not None]
+    return round(float(np.mean(gains)), 4) if gains else None
 
 
 def _rounded(found: Effect) -> dict[str, object]:
@@ -209,9 +253,8 @@ def _cost(jobs: Sequence[Job], left: Mapping[str, float]) -> Cost:
     done = [job for job in jobs if job.finished]
     open_ = [job for job in jobs if not job.finished]
     known = all(job.name in left for job in open_)
-    begun = [seconds_per_step(MeasuredRun(job.folder, job.config).rounds) for job in jobs if job.done]
-    ahead = [left[job.name] / job.steps for job in open_ if job.name in left and not job.done]
-    rates = [*begun, *ahead]
+    probed = [left[job.name] / job.steps for job in open_ if job.name in left and not job.done]
+    rates = probed or [seconds_per_step(MeasuredRun(job.folder, job.config).rounds) for job in jobs if job.done]
     return Cost(
         runs=len(jobs),
         finished=len(done),
