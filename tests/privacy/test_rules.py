@@ -21,7 +21,6 @@ REFUSED = {
     "twice": ({"body": "dp+dp"}, "is no rule"),
     "a channel averaged": ({"body": "dp", "scores": "dp"}, "plain or refuse"),
     "options of nothing": ({"body": "plain", "epsilon": 2}, "needs an entry with the rule dp"),
-    "two amounts": ({"body": "dp", "epsilon": 2, "noise": 1}, "Leave one out"),
     "short for two": ({"body": "dp(epsilon=2)", "head": "dp"}, "short for a run that protects one"),
     "said twice": ({"body": "dp(epsilon=2)", "epsilon": 2}, "same twice"),
     "negative": ({"body": "dp", "epsilon": -1}, "privacy.epsilon"),
@@ -51,6 +50,8 @@ def test_a_table_reads_as_it_is_written(rule):
 
 
 def test_with_any_rule_a_name_without_one_is_refused():
+    with pytest.raises(ft.FedTailorError, match="dp needs an amount"):
+        Config.load(words=["method=fedrep", "privacy.body=dp"])
     with pytest.raises(ft.FedTailorError, match="give one for head"):
         Config.load(words=["method=fedah", "privacy.body=plain"])
 
@@ -63,7 +64,8 @@ def test_what_is_not_only_averaged_cannot_be_protected(method, name, rule):
     rules = dict.fromkeys(methods.classes[method].up, "plain") | {name: rule}
     with pytest.raises(ft.FedTailorError, match=f"{method} uses each client's {name} by itself"):
         Privacy.read(rules).of(methods.build(method, {}))
-    Privacy.read({"model": rule}).of(methods.build("perada", {"akt": False}))
+    amount = {"epsilon": 2} if rule == "dp" else {}
+    Privacy.read({"model": rule, **amount}).of(methods.build("perada", {"akt": False}))
 
 
 def test_a_config_shows_its_rules_and_runs_without_them_have_none():

@@ -10,6 +10,7 @@ from fedtailor.experiment.guard import Fault, faults, finite
 from fedtailor.experiment.notices import Notices
 from fedtailor.learning import Payload, Reply, Server
 from fedtailor.methods import Method
+from fedtailor.privacy.client_dp import ClientDP
 from fedtailor.randomness import seeded
 
 
@@ -22,12 +23,22 @@ class Aggregation:
         self.engine = engine
         self.notices = notices
         self.few = few
+        self.dp: ClientDP | None = None  # if some entries are protected
 
     def aggregate(self, replies: Sequence[Reply], sent: Mapping[int, Payload]) -> list[Reply]:
         """Make the server's new state; return the replies that were used. `sent` has what each client was sent."""
-        found = faults(replies, sent, self.server.protocol.guard, self.few)
+        found: dict[int, Fault] = {}
+        if self.dp is not None:
+            replies, refused = self.dp.take(self.server, replies, sent)
+            found = {client: Fault(reason) for client, reason in refused.items()}
+        found |= faults(replies, sent, self.server.protocol.guard, self.few)
         used = [reply for reply in replies if reply.client not in found]
-        found |= self._aggregated(used) if used else {}
+        if used:
+            found |= self._aggregated(used)
+        elif self.dp is not None:
+            self._aggregate_nothing(self.dp)
+        if self.dp is not None:
+            self.dp.settle(self.server)
         for client in found:
             self.engine.reject(client)
         self.notices.left_out(self.server.round, found)
@@ -55,6 +66,17 @@ class Aggregation:
         if again is not None or not found:  # each is sound by itself, but not all together
             found = {reply.client: Fault(_reason(again or problem)) for reply in replies}
         return found
+
+    def _aggregate_nothing(self, dp: ClientDP) -> None:
+        """Publish noise alone in a round without replies, which would tell that nobody was there otherwise."""
+        before = _Before(self.server, copy=not self.engine.trusts_clients)
+        problem = self._problem([])
+        if problem is None:
+            return
+        before.restore(problem)  # a method may need replies for its other entries
+        for name in dp.names:
+            if name in self.server.state:
+                self.server.average([], name, "clients")
 
     def _problem(self, replies: list[Reply]) -> Exception | None:
         try:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
+
+from fedtailor.learning import Payload
 
 V = TypeVar("V")
 
@@ -18,3 +21,11 @@ class ByClient(dict[int, V]):
 
     def __getitem__(self, client: int | str) -> V:
         return super().__getitem__(self.number(client) if isinstance(client, str) else client)
+
+
+@dataclass
+class Traffic:
+    """The payloads of one round, by client: what went down, what came up."""
+
+    down: ByClient[Payload]
+    up: ByClient[Payload]

@@ -59,6 +59,12 @@ class Notices:
                 lr,
             )
 
+    def spent(self, round: int, rounds: int) -> None:
+        """Log once that the run ends early because its privacy budget is spent."""
+        if (-1, "spent") not in self.logged:
+            self.logged.add((-1, "spent"))
+            log.warning("The rounds end after %d of %d: another would spend more than privacy.epsilon.", round, rounds)
+
     def close(self) -> None:
         """Log totals of what happened more than once."""
         again = [f"{self.name(i)} in {n:,} rounds" for i, n in self.left.most_common() if n > 1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedtailor.learning.protocol import Protocol
 from fedtailor.randomness import numpy_stream
 
@@ -17,11 +19,23 @@ class Selection:
     replying: list[int]
 
 
-def select(protocol: Protocol, candidates: list[int], round: int) -> Selection:
-    """Pick a share of the candidates (drawn from a range if the protocol gives one); each picked client may drop out before it replies."""
-    rng = numpy_stream(protocol.seed, "sampling", round)
+def select(
+    protocol: Protocol, candidates: list[int], round: int, *, poisson: bool = False, seed: int | None = None
+) -> Selection:
+    """Pick a share of the candidates (drawn from a range if the protocol gives one); each picked client may drop out before it replies.
+
+    With `poisson`, each candidate is picked by a chance of its own, so that there may be none. `seed` takes the place of the protocol's.
+    """
+    rng = numpy_stream(protocol.seed if seed is None else seed, "sampling", round)
+    if poisson:
+        here = rng.random(len(candidates)) < protocol.join_range[1]
+        return _staying([i for i, picked in zip(candidates, here, strict=True) if picked], protocol, rng)
     low, high = (math.floor(share * len(candidates) + 1e-9) for share in protocol.join_range)
     count = max(1, int(rng.integers(low, high + 1)))
     picked = sorted(int(i) for i in rng.choice(candidates, size=count, replace=False))
+    return _staying(picked, protocol, rng)
+
+
+def _staying(picked: list[int], protocol: Protocol, rng: np.random.Generator) -> Selection:
     stays = rng.random(len(picked)) >= protocol.dropout
     return Selection(picked, [i for i, here in zip(picked, stays, strict=True) if here])

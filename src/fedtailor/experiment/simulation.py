@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +19,7 @@ from fedtailor.engines.base import save_module
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.aggregation import Aggregation
-from fedtailor.experiment.by_client import ByClient
+from fedtailor.experiment.by_client import ByClient, Traffic
 from fedtailor.experiment.callbacks import Callback, Record, calling
 from fedtailor.experiment.clock import Clock
 from fedtailor.experiment.evaluation import patience_is_over, summarize_federation, with_best
@@ -29,6 +28,7 @@ from fedtailor.experiment.hostile import Given, attacked, attackers_of, set_robu
 from fedtailor.experiment.ledger import Ledger
 from fedtailor.experiment.notices import Notices
 from fedtailor.experiment.options import ProtocolOptions, keywords_of
+from fedtailor.experiment.protection import protect, sampling_of
 from fedtailor.experiment.sample_budgets import most_spent, protect_samples
 from fedtailor.experiment.sampling import select
 from fedtailor.files import writing
@@ -40,19 +40,12 @@ from fedtailor.learning.scoring import Score
 from fedtailor.methods import Method, methods
 from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.fitting import fitting_net
+from fedtailor.privacy.noise import SecretNoise
 from fedtailor.privacy.rules import Privacy
 from fedtailor.registry import build, named
 from fedtailor.robust import RobustMean
 
 V = TypeVar("V")
-
-
-@dataclass
-class Traffic:
-    """The payloads of one round, by client: what went down, what came up."""
-
-    down: ByClient[Payload]
-    up: ByClient[Payload]
 
 
 class Simulation:
@@ -78,6 +71,7 @@ class Simulation:
         privacy: Privacy | Mapping[str, Any] | None = None,
         robust: RobustMean | Given | None = None,
         attack: Attack | Given | None = None,
+        secret: SecretNoise | None = None,
         **settings: Unpack[ProtocolOptions],
     ) -> None:
         """`settings` are the protocol's options, such as rounds=20, lr=0.01, join=0.5, seed=1.
@@ -88,9 +82,9 @@ class Simulation:
         `ray_address` is joined) or auto; all give the same numbers. To stop in a debugger inside a method, take inline.
         An engine that is made already is taken as it is.
 
-        `privacy` has a rule for each entry that leaves a client, such as {"body": "dp", "epsilon": 2} (see docs/privacy.md). `robust`
-        takes the place of means ("median", {"name": "trimmed", "share": 0.3}), and `attack` makes a share of the clients hostile
-        ({"name": "scaled", "share": 0.2}); scores are those of the others (see docs/robust.md).
+        `privacy` has a rule for each entry that leaves a client, such as {"body": "dp", "epsilon": 2}; a deployment has a `secret`.
+        `robust` takes the place of means ("median", {"name": "trimmed", "share": 0.3}), and `attack` makes a share of the clients
+        hostile ({"name": "scaled", "share": 0.2}); scores are those of the others (see docs/robust.md).
         """
         if protocol is not None and settings:
             raise FedTailorError(f"Give either a protocol or its options ({', '.join(settings)}), not both.")
@@ -98,11 +92,8 @@ class Simulation:
         self.protocol = protocol or build(Protocol, settings)
         self.federation = federation = federation.with_validation(self.protocol.validation, self.protocol.seed)
         self.method = method if isinstance(method, Method) else methods.build(method, {})
-        self.privacy = privacy if isinstance(privacy, Privacy) else Privacy.read(privacy)
+        self.privacy = Privacy.read(privacy)
         rules = {} if self.privacy is None else self.privacy.of(self.method)
-        unready = [f"privacy.{name} = {rule}" for name, rule in rules.items() if rule.averages and not rule.robust]
-        if unready:
-            raise FedTailorError(f"{', '.join(unready)}: only plain, refuse and robust are available yet.")
         if self.protocol.server_optimizer != "none" and not self.method.averaged:
             raise FedTailorError(
                 f"server_optimizer = {self.protocol.server_optimizer!r} needs a method whose server averages (server.average, declared by "
@@ -135,6 +126,7 @@ class Simulation:
         self.notices = Notices(engine.name)
         few = max(federation.classes, len(sizes))
         self.aggregation = Aggregation(self.method, self.server, engine, self.notices, few)
+        self.dp = self.aggregation.dp = protect(self.privacy, rules, self.server, self.candidates, secret)
         with torch_threads(self.protocol.threads):
             self.method.start(self.server, self._hellos())
 
@@ -150,6 +142,9 @@ class Simulation:
 
         That follows from the records alone, so that a resumed run stops where an uninterrupted one does.
         """
+        if self.dp is not None and self.dp.is_spent(self.round):
+            self.notices.spent(self.round, self.protocol.rounds)
+            return True
         patience, metric = self.protocol.patience, self.worker.metrics[0]
         return self.round >= self.last_round or patience_is_over(patience, self.metrics, metric)
 
@@ -183,7 +178,7 @@ class Simulation:
         self.traffic = self._no_traffic()
         self.ledger.open_round()
         due = self.round % self.protocol.eval_every == 0 or self.round == self.protocol.rounds
-        chosen = select(self.protocol, self.candidates, self.round)
+        chosen = select(self.protocol, self.candidates, self.round, **sampling_of(self.dp))
         clock = Clock()
 
         self.traffic.down = self._by_client({i: self._send(i) for i in chosen.picked})
@@ -217,6 +212,7 @@ class Simulation:
             **self.engine.take_counts(),
             **self._diverged(self.server.trouble),
             **most_spent(self.metrics, self.outcomes),
+            **({} if self.dp is None else self.dp.record(self.server)),
             **self.server.logged,
         }
 

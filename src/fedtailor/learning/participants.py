@@ -23,6 +23,7 @@ from fedtailor.learning.mixing import Reply, State, Weights, reply_weights, weig
 from fedtailor.learning.modules import Modules
 from fedtailor.learning.private_steps import PrivateSteps, is_private, private_batches
 from fedtailor.learning.protocol import Protocol
+from fedtailor.learning.running_statistics import keep_variances
 from fedtailor.learning.sample_weights import weights_of
 from fedtailor.learning.samples import ENDLESS, Samples, shuffled_pairs
 from fedtailor.learning.schedule import lr_factor
@@ -338,6 +339,7 @@ class Server(Participant):
         self.sizes = sizes
         self.round = 0
         self.means: dict[str, Mean] = {}  # of entries that the run has a rule for; those of the others are plain
+        self.expected: float | None = None  # share of clients in a round, where it must not depend on who replied
 
     def begin(self, round: int) -> None:
         """Enter a round: new random streams, an empty log."""
@@ -369,6 +371,8 @@ class Server(Participant):
             mean = self._shared_mean(replies, name, by, share)
         else:
             mean = self.mean(replies, name, by)
+        if name in self.means:
+            keep_variances(self._part(name, part), mean, self.state.get(name))
         if momentum and protocol.server_optimizer == "none":
             protocol = replace(protocol, server_optimizer="momentum", server_momentum=momentum, server_lr=1.0)
         if protocol.server_optimizer != "none":
@@ -381,7 +385,9 @@ class Server(Participant):
         return weighted_mean(replies, name, by) if found is None else found(self, replies, name, by)
 
     def share(self, replies: Sequence[Reply]) -> float:
-        """Return the share of all samples that replies stand for."""
+        """Return the share of all samples that replies stand for, or that is expected where who replied is private."""
+        if self.expected is not None:
+            return self.expected
         return sum(float(reply.samples) for reply in replies) / max(1, sum(self.sizes))
 
     def _shared_mean(self, replies: Sequence[Reply], name: str, by: Weights, share: float) -> Tensor:
@@ -392,10 +398,13 @@ class Server(Participant):
         others = Reply(-1, 0, {name: state})
         return weighted_mean([*replies, others], name, [*weights, sum(weights) * (1 / share - 1)])
 
+    def _part(self, name: str, of: Callable[[Net], Part] | None) -> Part | None:
+        net, _ = self.modules.lend("model")
+        return {"model": net.all, "body": net.body}.get(name) if of is None else of(net)
+
     def _stepped(self, name: str, mean: Tensor, of: Callable[[Net], Part] | None, protocol: Protocol) -> Tensor:
         """The step from `state[name]` towards a mean. Running statistics, which are no weights, become their mean."""
-        net, _ = self.modules.lend("model")
-        part = {"model": net.all, "body": net.body}.get(name) if of is None else of(net)
+        part = self._part(name, of)
         start = 0 if part is None else len(part) - len(part.trainable(mean))
         prefix = f"server_optimizer.{name}."
         state = {key.removeprefix(prefix): t for key, t in self.state.items() if key.startswith(prefix)}

@@ -115,13 +115,21 @@ class DPOptions:
 
     epsilon: float | None = option(None, "ε that the whole run may spend; the noise is solved for", above=0.0)
     delta: float | None = option(None, "δ of (ε, δ) (none: N^−1.1 for N clients)", above=0.0, at_most=0.5)
-    noise: float | None = option(None, "noise multiplier z, in place of epsilon: noise of z times the clip", above=0.0)
+    noise: float | None = option(
+        None,
+        "noise multiplier z: noise of z times the clip (none: solved for; with epsilon as well, that is the budget)",
+        at_least=0.0,
+    )
     clip: float = option(1.0, "longest change of a client, over all protected entries together", above=0.0)
+    quantile: float | None = option(
+        None,
+        "share of clients whose change is left whole, which the clip adapts to (none: it stays)",
+        above=0.0,
+        at_most=0.99,
+    )
 
     def __post_init__(self) -> None:
         check(self, "privacy")
-        if self.epsilon is not None and self.noise is not None:
-            raise FedTailorError("privacy.epsilon and privacy.noise both say how much noise there is. Leave one out.")
 
 
 @dataclass(frozen=True)
@@ -135,8 +143,8 @@ class Privacy:
     @classmethod
     def read(cls, table: Any) -> Privacy | None:
         """Read a config's table; None if there is none, or an empty one: then nothing is protected."""
-        if table is None or table == {}:
-            return None
+        if table is None or table == {} or isinstance(table, Privacy):
+            return table or None
         if not isinstance(table, Mapping):
             raise FedTailorError(
                 f"privacy = {table!r} is no table of rules: give one by name, such as privacy.body=dp."
@@ -183,6 +191,11 @@ class Privacy:
                     f"privacy.{name} = {rule} is for an entry that the server only averages, but {method.name} uses each client's {name} "
                     f"by itself. It only averages {able}."
                 )
+        protected = [name for name, rule in own.items() if rule.dp]
+        if protected and self.dp.epsilon is None and self.dp.noise is None:
+            raise FedTailorError(
+                f"privacy.{protected[0]} = dp needs an amount: privacy.epsilon=2, say, or the noise itself, privacy.noise=1."
+            )
         return own
 
     def allows(self, channel: str) -> bool:

@@ -93,4 +93,4 @@ def _defaults(method: str) -> set[str]:
 
 def _scope(one: Flat, key: str) -> str:
     chosen, dot, _ = key.partition(".")
-    return f"{chosen}={one[chosen]}" if dot else ""
+    return f"{chosen}={one[chosen]}" if dot and chosen in one else ""
