@@ -14,7 +14,7 @@ from fedtailor.data.pool import Source, sources
 from fedtailor.experiment.config import DataSettings
 from fedtailor.methods import Method, methods
 from fedtailor.nets import nets
-from fedtailor.privacy.reveals import learnt
+from fedtailor.privacy.reveals import learnt, possible_rules
 from fedtailor.registry import Option, Registry, options
 
 REGISTRIES: dict[str, Registry] = {"methods": methods, "datasets": sources, "nets": nets, "partitions": partitions}
@@ -41,6 +41,7 @@ def describe(registry: Registry, name: str) -> RenderableType:
     if issubclass(cls, Method):
         lines.append(Text(_travels(cls)))
         lines += [Text(f"From {name} a curious server learns {what}") for name, what in learnt(cls).items()]
+        lines += [Text(f"Rules for it, privacy.{name}=: {rules}") for name, rules in possible_rules(cls).items()]
     aliases = sorted(a for a, known in registry.aliases.items() if known == cls.name and a != cls.name)
     if aliases:
         lines.append(Text(f"Also called: {', '.join(aliases)}"))

@@ -13,6 +13,7 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import FILES, Config, options_of
 from fedtailor.learning.protocol import Protocol
 from fedtailor.nets.weights import provenance
+from fedtailor.privacy.rules import Privacy
 from fedtailor.registry import build, option
 
 PLAIN = re.compile(r"[\w.+()=,-]{0,64}")  # text that a server may send: a name, never a path
@@ -31,6 +32,9 @@ class Policy:
     smallest_batch: int = option(1, "a smaller batch is refused: it reveals more about single samples", at_least=1)
     most_rounds: int = option(1, "rounds that this site trains in, repeated ones included", at_least=1)
     may_describe: tuple[Aspect, ...] = option((), "what this site may tell the server of the meaning of its data")
+    rules: tuple[str, ...] = option(
+        (), "privacy rules that a run must have, such as body=dp; what it refuses is fine too"
+    )
 
     @classmethod
     def for_run(cls, config: Config, described: bool = False) -> Policy:
@@ -40,11 +44,13 @@ class Policy:
         """
         settings = config.settings
         may_describe = () if described or config.data.name != "sites" else AGREEING
-        return cls((config.method.name,), config.method.up, settings.batch, 2 * settings.rounds, may_describe)
+        given = {} if config.privacy is None else config.privacy.rules
+        rules = tuple(f"{name}={rule}" for name, rule in given.items())
+        return cls((config.method.name,), config.method.up, settings.batch, 2 * settings.rounds, may_describe, rules)
 
     @classmethod
     def read(cls, values: Mapping[str, Any] | None) -> Policy:
-        names = [field.name for field in fields(cls)]
+        names = [field.name for field in fields(cls) if field.name != "rules"]  # those of early versions have none
         missing = [name for name in names if name not in (values or {})]
         if missing:
             raise FedTailorError(
@@ -61,6 +67,7 @@ class Policy:
         more = [name for name in method.up if name not in self.may_leave]
         if more:
             raise FedTailorError(f"{method.name} sends {', '.join(more)}, which may not leave this site (policy).")
+        self._check_rules(config.privacy)
         sizes = {"batch": settings.batch} | {
             f"method.{name}": getattr(method, name) for name in options_of(type(method)) if name.endswith("batch")
         }
@@ -69,6 +76,15 @@ class Policy:
                 raise FedTailorError(
                     f"{name} = {size} is less than {self.smallest_batch}, this site's smallest (policy)."
                 )
+
+    def _check_rules(self, privacy: Privacy | None) -> None:
+        """Refuse a run without the rules for names that this site asks for."""
+        given = {} if privacy is None else {name: str(rule) for name, rule in privacy.rules.items()}
+        for wanted in self.rules:
+            name, _, rule = wanted.partition("=")
+            found = given.get(name, "refuse" if privacy is not None else "plain")
+            if found not in (rule, "refuse"):
+                raise FedTailorError(f"privacy.{name} is {found} in this run, and this site asks for {rule} (policy).")
 
 
 def asked(config: Config) -> dict[str, Any]:

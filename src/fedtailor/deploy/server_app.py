@@ -37,10 +37,12 @@ from fedtailor.experiment.run import Stop, carry_out
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.experiment.simulation import Simulation
 from fedtailor.learning.metrics import selected
+from fedtailor.privacy.noise import SecretNoise
 
 log = logging.getLogger("fedtailor")
 
 RETURN = 60.0  # seconds for the sites to come back when a run is resumed; those that do not are missing in its rounds
+SECRET = "noise.json"  # in the federation's folder, readable by its user alone
 LOOK = 1.0  # seconds between two polls of who is online
 
 
@@ -162,6 +164,7 @@ class ServerApp:
         self._say(description)
         federation = self._with_proxy(federation_of(sites, description))
         engine = self._engine(federation, sites)
+        protects = config.privacy is not None and any(r.dp for r in config.privacy.of(config.method).values())
         simulation = Simulation(
             federation,
             config.method,
@@ -169,6 +172,7 @@ class ServerApp:
             engine=engine,
             protocol=config.settings,
             privacy=config.privacy,
+            secret=SecretNoise(self.folder / SECRET) if protects else None,
             robust=config.robust,
         )
         simulation.server.sizes = list(

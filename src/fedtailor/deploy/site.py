@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,35 @@ from fedtailor.experiment.run_folder import replace_text
 from fedtailor.experiment.saved_models import describe_models
 from fedtailor.learning import Payload
 from fedtailor.learning.private_steps import STEPS
+from fedtailor.privacy.rules import Privacy
 from fedtailor.privacy.sample_dp import budget, check_run
 
 SERVED = {Work.HELLO, Work.SCORE, Work.SAVE_MODEL, Work.ONBOARD} | {work for work in Work if work.changes_state}
 
 
-def leaving(outcome: Outcome) -> Outcome:
-    """Everything that leaves a site passes through here last: the place to clip, to add noise, or to refuse."""
-    return outcome
+def leaving(outcome: Outcome, work: Work, privacy: Privacy | None) -> Outcome:
+    """Everything that leaves a site passes through here last. With privacy, what has no rule of its own beside the payload stays."""
+    if privacy is None or not privacy.rules:
+        return outcome
+    if work is Work.HELLO and outcome.up and not privacy.allows("hello"):
+        raise FedTailorError(
+            f"This run's method sends {', '.join(outcome.up)} before the first round, and no rule lets it (privacy.hello=plain would)."
+        )
+    return replace(
+        outcome,
+        samples=outcome.samples if privacy.allows("samples") else min(outcome.samples, 1),
+        loss=outcome.loss if privacy.allows("loss") else math.nan,
+        score=outcome.score if privacy.allows("scores") else None,
+        logged=outcome.logged if privacy.allows("logged") else {},
+    )
+
+
+def described(site: SiteDescription, privacy: Privacy | None) -> SiteDescription:
+    """Return a site's description without the counts that no rule lets out: one training sample, and no test samples."""
+    if privacy is None or not privacy.rules:
+        return site
+    train = site.train if privacy.allows("samples") else min(site.train, 1)
+    return replace(site, train=train, test=site.test if privacy.allows("scores") else 0)
 
 
 @dataclass
@@ -72,8 +93,9 @@ class SiteNode:
         if plain["work"] is Work.DESCRIBE:
             sent = plain.get("description")
             may = self.place.policy.may_describe if sent is None else None
-            return write_site(SiteDescription.of(self.data(sent), self.place.client, may))
-        return write_outcome(leaving(self.serve(plain, payload)))
+            site = SiteDescription.of(self.data(sent), self.place.client, may)
+            return write_site(described(site, self.config.privacy))
+        return write_outcome(leaving(self.serve(plain, payload), plain["work"], self.config.privacy))
 
     def data(self, sent: Any) -> Federation:
         """Return the site's data as the server's description says, None: by itself; it is read when that is sent for the first time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedtailor.methods import Method
+from fedtailor.privacy.rules import Rule
 
 TRAINED = "their change reveals much of the gradients, from which labels, single samples and who was in the data can be guessed"
 MEANS = "the mean features of each class: how the net sees its typical sample, which can be reconstructed with knowledge of the net"
@@ -30,3 +31,21 @@ LEARNT = {
 def learnt(method: type[Method]) -> dict[str, str]:
     """Return what each entry that a method's clients send reveals."""
     return {name: LEARNT[name] for name in method.up if name in LEARNT}
+
+
+def still_learnt(name: str, rule: Rule) -> str:
+    """Return what a curious server learns from an entry that a rule protects."""
+    if rule.refused:
+        return "nothing: it does not leave the client"
+    if rule.secure_sum:
+        return "the sum over clients alone" + (", with noise: at most what ε allows" if rule.dp else "")
+    what = LEARNT.get(name, "what the method makes of the client's samples")
+    if rule.dp:
+        return f"the server, before it adds noise: {what}; everybody else, from the noisy mean: at most what ε allows"
+    return what
+
+
+def possible_rules(method: type[Method]) -> dict[str, str]:
+    """Return the rules that each entry of a method can have; those of means only where the server does nothing but average."""
+    means = "dp, secure-sum, robust(NAME), plain, refuse"
+    return {name: means if name in method.averaged else "plain, refuse" for name in method.up}

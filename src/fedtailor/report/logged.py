@@ -16,7 +16,18 @@ NAMED = 6  # up to this many clients are named in the legend
 FEW = 30  # up to this many clients get a line each; more become a band
 OF_EVERY_RUN = {
     *("round", "phase", "step", "best_round", "train_loss", "picked", "replied", "bytes_up", "bytes_down"),
-    *("missing", "rejected", "diverged", "attackers", "tolerated", "loss", "lower_is_better"),
+    *(
+        "missing",
+        "rejected",
+        "diverged",
+        "attackers",
+        "tolerated",
+        "epsilon_rdp",
+        "delta",
+        "noise_multiplier",
+        "loss",
+        "lower_is_better",
+    ),
 }
 PREFIXES = ("seconds_", "best_", "validation_")  # of names that every run logs
 

@@ -18,6 +18,7 @@ from fedtailor.report.data_summary import columns_sheet
 from fedtailor.report.groups import by_method
 from fedtailor.report.interactive import plotly_chart
 from fedtailor.report.material import Material
+from fedtailor.report.privacy import privacy_notes, privacy_sheets
 from fedtailor.report.ranking import blocks_of, ranking
 from fedtailor.report.reproduction import agreement_chart, column_sheets
 from fedtailor.report.results import Result
@@ -51,6 +52,7 @@ def sections(material: Material, command: str) -> list[Section]:
         *(s for k, title in enumerate(material.federations) for s in _federation(f"f{k}", title, material)),
         *_ranks(material),
         *(_tuning(f"t{k}", folder.name, trials) for k, (folder, trials) in enumerate(material.tunings.items())),
+        *_privacy(material),
         _parameters(material),
         _runs(material, command),
     ]
@@ -169,6 +171,13 @@ def _lead(groups: dict[str, list[Result]], material: Material) -> list[tuple[str
     extreme = "Lowest" if metric.lower_is_better else "Highest"
     value = " ".join(filter(None, (*tables.aspect(metric, "mean").cells({best: groups[best]}), metric.unit)))
     return [("words", f"{extreme} mean {metric.title} of clients{among}: {best}, {value}.{told}")]
+
+
+def _privacy(material: Material) -> list[Section]:
+    """Show the rules for what leaves a client, if any run has some."""
+    sheets = privacy_sheets(material.results)
+    words = [("words", note) for note in privacy_notes(material.results)]
+    return [Section("privacy", "Privacy", words, sheets)] if sheets else []
 
 
 def _parameters(material: Material) -> Section:

@@ -15,6 +15,7 @@ from fedtailor.printable import cell
 from fedtailor.report.attack import attack_notes, backdoor_success
 from fedtailor.report.groups import NO_MATTER, by_method, differing, flat
 from fedtailor.report.material import Material
+from fedtailor.report.privacy import epsilon, privacy_notes
 from fedtailor.report.results import Result
 from fedtailor.report.sheets import Best, Sheet, as_rich
 from fedtailor.report.significance import TESTS, Verdict, against, choose_baseline, ranked
@@ -58,6 +59,7 @@ def readable_bytes(count: float) -> str:
 BYTES = Aspect("bytes per round", lambda r: r.bytes_per_round, lambda v: readable_bytes(float(v.mean())))
 PACE = Aspect("seconds per round", lambda r: r.seconds / len(r.records), lambda v: f"{v.mean():.3g}")
 BACKDOOR = Aspect("backdoor success", backdoor_success, Headline().written)
+EPSILON = Aspect("ε of clients", epsilon, lambda v: f"{v.mean():.3g}" if np.isfinite(v).all() else "—")
 SECONDS = Aspect("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
 
 
@@ -78,7 +80,8 @@ def aspects(results: Sequence[Result], metric: Headline, wanted: Sequence[Statis
     """Return the columns of a comparison."""
     validated = bool(results) and all(any(k.startswith("validation_") for k in r.last) for r in results)
     tricked = [BACKDOOR] if any(np.isfinite(backdoor_success(r)) for r in results) else []
-    return [*(aspect(metric, s, validated=validated) for s in wanted), *tricked, *costs]
+    spent = [EPSILON] if any(np.isfinite(epsilon(r)) for r in results) else []
+    return [*(aspect(metric, s, validated=validated) for s in wanted), *tricked, *spent, *costs]
 
 
 def brief_sheet(results: Sequence[Result], title: str = "") -> Sheet:
@@ -88,7 +91,12 @@ def brief_sheet(results: Sequence[Result], title: str = "") -> Sheet:
     groups = ranked(by_method(results), metric)
     names = [f"{name} ({left})" if (left := _unfinished(runs)) else name for name, runs in groups.items()]
     rows = list(zip(names, *(column.cells(groups) for column in columns), strict=True))
-    return Sheet(title, ("method", *(column.title for column in columns)), rows, attack_notes(results))
+    return Sheet(
+        title,
+        ("method", *(column.title for column in columns)),
+        rows,
+        [*attack_notes(results), *privacy_notes(results)],
+    )
 
 
 def comparison_table(results: Sequence[Result], title: str = "") -> Table:
@@ -112,6 +120,7 @@ def comparison_sheet(title: str, results: Sequence[Result], material: Material) 
     notes = [
         *material.scale(results),
         *attack_notes(results),
+        *privacy_notes(results),
         *([f"Without an evaluated round, so not in the table: {empty}."] if empty else []),
     ]
     if not evaluated:

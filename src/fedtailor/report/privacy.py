@@ -1,0 +1,44 @@
+"""What a report says of runs with privacy: the rules in force, what a curious server can still learn, and what ε does not cover."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fedtailor.methods import methods
+from fedtailor.privacy.reveals import still_learnt
+from fedtailor.privacy.rules import Privacy
+from fedtailor.report.results import Result
+from fedtailor.report.sheets import Sheet
+
+UNCOVERED = (
+    "ε is what the whole run spends of differential privacy of clients. Scores, losses and everything else here are the researcher's own "
+    "instruments, which it does not cover."
+)
+
+
+def epsilon(result: Result) -> float:
+    """Return the ε that a run has spent; NaN if it has no differential privacy."""
+    spent = (r.get("epsilon") for r in reversed(result.records))
+    return next((float(value) for value in spent if value is not None), math.nan)
+
+
+def privacy_notes(results: Sequence[Result]) -> list[str]:
+    return [UNCOVERED] if any(math.isfinite(epsilon(r)) for r in results) else []
+
+
+def privacy_sheets(results: Sequence[Result]) -> list[Sheet]:
+    """Return the rules of the runs that have some: one row per method and entry."""
+    rows: dict[tuple[str, str, str], str] = {}
+    for result in results:
+        privacy = Privacy.read(result.config.get("privacy"))
+        method = methods.classes.get(result.method)
+        if privacy is None or method is None:
+            continue
+        for name in method.up:
+            rule = privacy.rules[name]
+            rows[result.method, name, str(rule)] = still_learnt(name, rule)
+    if not rows:
+        return []
+    header = ("method", "entry", "rule", "what a curious server can still learn")
+    return [Sheet("Rules in force", header, [(*key, learnt) for key, learnt in rows.items()], left=4)]
