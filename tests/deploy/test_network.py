@@ -123,6 +123,30 @@ def test_real_sites_give_the_numbers_of_inline_to_the_bit(tmp_path, method):
     equals_inline(folder, tmp_path / "inline")
 
 
+def test_secure_sums_over_real_sites_are_those_of_inline_and_survive_a_killed_site_and_server(tmp_path):
+    secure = ["method=fedrep", "privacy.body=secure-sum", "privacy.threshold=0.5"]
+    rules = [f"privacy.{name}=plain" for name in ("samples", "loss", "scores", "logged")]
+    folder = make(tmp_path / "f", "clients=4", "rounds=2", *secure, *rules)
+    with started(folder) as (server, _):
+        wait_until(lambda: server.ended, "the run did not end")
+        assert server.process.returncode == 0, server.text
+    equals_inline(folder, tmp_path / "inline")
+
+    folder = make(tmp_path / "g", "clients=4", "rounds=12", "timeout=20", "wait=60", *secure, *rules)
+    with started(folder) as (server, sites):
+        wait_until(lambda: rounds(folder) or server.ended, "no first round")
+        os.kill(sites[1].pid, signal.SIGKILL)
+        sites["again"] = start_site(folder.site(1), server.port, folder.logs / "site-again.log")
+        seen = len(rounds(folder))
+        wait_until(lambda: any(r["replied"] == 4 for r in rounds(folder)[seen + 1 :]) or server.ended, "no return")
+        os.kill(server.process.pid, signal.SIGKILL)
+    with started(folder) as (server, _):
+        wait_until(lambda: server.ended, "the resumed run did not end")
+        assert server.process.returncode == 0, server.text
+    assert [r["round"] for r in rounds(folder)] == list(range(1, 13))
+    assert all(r["replied"] >= 3 and "sum_lost" not in r for r in rounds(folder))
+
+
 def test_a_killed_site_comes_back_with_its_state_and_a_killed_server_carries_on(tmp_path):
     folder = make(tmp_path / "f", "clients=2", "method=fedrep", "rounds=12", "timeout=60", "wait=60")
     with started(folder) as (server, sites):

@@ -267,6 +267,7 @@ def test_what_it_declares_as_averaged_reaches_the_server_by_the_mean_alone(name)
 
             def mean(server, replies, entry, by):
                 asked.add(entry)
+                assert by == method.mean_by or method.mean_by == "own weights"
                 return weighted_mean([full[r.client] for r in replies], entry, by)
 
             server.means = dict.fromkeys(hidden, mean)

@@ -12,7 +12,7 @@ from rich.text import Text
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.experiment.config import CHOICES, DataSettings, Settings
 from fedtailor.learning.metrics import METRICS
-from fedtailor.privacy.rules import DPOptions
+from fedtailor.privacy.rules import OPTIONS
 from fedtailor.privacy.sample_dp import SampleOptions
 from fedtailor.registry import Option, options
 
@@ -105,7 +105,7 @@ def _entry(kind: str, name: str, cls: type) -> Text:
 
 
 def _privacy_keys() -> dict[str, Option]:
-    return {f"privacy.{o.name}": o for kind in (DPOptions, SampleOptions) for o in options(kind)}
+    return {f"privacy.{o.name}": o for kind in (*OPTIONS.values(), SampleOptions) for o in options(kind)}
 
 
 def _add(table: Table, title: str, known: Mapping[str, Option]) -> None:

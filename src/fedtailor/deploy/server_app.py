@@ -218,6 +218,7 @@ class ServerApp:
             few=max(federation.classes, len(sites)),
             metrics=selected(federation.task, settings.metrics, settings.select_by),
             validation=settings.validation,
+            summed=() if self.config.privacy is None else self.config.privacy.summed(self.config.method),
         )
         oldest = partial(oldest_round, self.folder / "run" / "checkpoints")
         hellos = self.known_sites.hellos

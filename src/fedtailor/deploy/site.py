@@ -20,6 +20,7 @@ from fedtailor.deploy.policy import NAME, agreed
 from fedtailor.deploy.secret_steps import Spending
 from fedtailor.deploy.site_data import site_data
 from fedtailor.deploy.site_folder import SiteFolder
+from fedtailor.deploy.sum_file import SumFile
 from fedtailor.engines.base import Outcome, save_module
 from fedtailor.engines.flower.messages import read_call, write_outcome, write_site
 from fedtailor.engines.work import Work
@@ -33,8 +34,11 @@ from fedtailor.learning import Payload
 from fedtailor.learning.private_steps import STEPS
 from fedtailor.privacy.rules import Privacy
 from fedtailor.privacy.sample_dp import budget, check_run
+from fedtailor.privacy.secure_sum import sums_of
+from fedtailor.privacy.secure_sum.contributors import Contributors
+from fedtailor.privacy.secure_sum.entries import taken_inbox
 
-SERVED = {Work.HELLO, Work.SCORE, Work.SAVE_MODEL, Work.ONBOARD} | {work for work in Work if work.changes_state}
+SERVED = {Work.HELLO, Work.SCORE, Work.SAVE_MODEL, Work.ONBOARD} | {w for w in Work if w.changes_state or w.sums}
 
 
 def leaving(outcome: Outcome, work: Work, privacy: Privacy | None) -> Outcome:
@@ -108,9 +112,12 @@ class SiteNode:
         """Do this client's part of one call, from the state that it had before that moment of the run."""
         work, round, step = Work(plain["work"]), int(plain["round"]), int(plain["step"])
         self._check(work, payload)
+        sums = self._sums()
+        if work.sums:
+            return self._contribute(sums, work, round, payload)
         if plain.get("description") is None:
             raise FedTailorError("The server did not say how the data is described.")
-        worker = self._worker(self.data(plain["description"]))
+        worker = self._worker(self.data(plain["description"]), sums)
         if work.trains or work is Work.ONBOARD:
             self._count_round(round)
         id = self.place.client or 0
@@ -120,7 +127,7 @@ class SiteNode:
         if before is not None:
             worker.states[id] = before.clients[id]
         if work.trains:
-            self._protect_samples(worker, id, moment, payload)
+            self._protect_samples(worker, id, moment, taken_inbox(payload)[0])
         if work is Work.ONBOARD:
             return self._onboard(worker, payload)
         if work is Work.SAVE_MODEL:
@@ -130,15 +137,38 @@ class SiteNode:
             return Outcome()
         outcome = worker.serve(work, id, round, payload)
         if work is Work.FIT_AND_SCORE and self._saves_what_it_scored:
-            self._save_model(worker, id, round, {**payload, **outcome.up})  # before its state: a kill repeats both
+            # before its state: a kill repeats both
+            self._save_model(worker, id, round, worker.unmasked({**payload, **outcome.up}, worker.states[id]))
         if work.changes_state:
             oldest = self._moment(Work.SCORE, int(plain["oldest"]), 0)
             save(self.states, Checkpoint(moment, {}, {id: worker.states[id]}), oldest)
+        if sums is not None and work.trains:
+            self.sum_file.save(sums, id)
         return outcome
 
     @property
     def states(self) -> Path:
         return self.place.folder / "state" / self.federation / self.config.method.name
+
+    @property
+    def sum_file(self) -> SumFile:
+        return SumFile(self.place.folder / "state" / self.federation / "secure-sum.json")
+
+    def _sums(self) -> Contributors | None:
+        """Return this site's part in the secure sum under way; its secrets come from the operating system."""
+        sums = sums_of(self.config.privacy, self.config.method, self.federation)
+        if sums is not None and self.place.client is not None:
+            self.sum_file.load(sums, self.place.client)
+        return sums
+
+    def _contribute(self, sums: Contributors | None, work: Work, round: int, payload: Payload) -> Outcome:
+        """Answer a message of a secure sum."""
+        client = self.place.client
+        if sums is None or client is None:
+            raise FedTailorError(f"This site's run has no secure sum to '{work}' for.")
+        outcome = Outcome(sums.serve(work, client, round, payload))
+        self.sum_file.save(sums, client)
+        return outcome
 
     @property
     def _saves_what_it_scored(self) -> bool:
@@ -149,8 +179,8 @@ class SiteNode:
     def _check(self, work: Work, payload: Payload) -> None:
         if work not in SERVED:  # a private state is nobody else's business
             raise FedTailorError(f"A site does not do '{work}' for a server.")
-        undeclared = sorted(set(payload) - set(self.config.method.down))
-        if undeclared:
+        undeclared = sorted(set(taken_inbox(payload)[0]) - set(self.config.method.down))
+        if undeclared and not work.sums:
             raise FedTailorError(f"The server sends {undeclared}, which {self.config.method.name} does not declare.")
 
     def _count_round(self, round: int) -> None:
@@ -165,13 +195,13 @@ class SiteNode:
         file.parent.mkdir(exist_ok=True)
         replace_text(file, json.dumps(trained + 1))
 
-    def _worker(self, data: Federation) -> Worker:
+    def _worker(self, data: Federation, sums: Contributors | None) -> Worker:
         settings, number = self.config.settings, self.place.client
         if number is not None:
             data = data.with_validation(settings.validation, settings.seed, first=number)
         privacy, method = self.config.privacy, self.config.method
         rules = {} if privacy is None else privacy.of(method)
-        return Worker(data, method, self.config.net, None, settings, first=number or 0, rules=rules)
+        return Worker(data, method, self.config.net, None, settings, first=number or 0, rules=rules, sums=sums)
 
     def _protect_samples(self, worker: Worker, id: int, moment: int, payload: Payload) -> None:
         """Have the worker take private steps in what follows, if the run protects samples; what that spends is recorded here first.

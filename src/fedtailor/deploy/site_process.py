@@ -92,6 +92,8 @@ class SiteProcess:
         try:
             plain, _ = read_call(message.content, "cpu")
             if plain["work"] is Work.END:
+                if self.node is not None:
+                    self.node.sum_file.forget()
                 self.say(f"The federation's run is finished. The personal model is in {self.place.folder / 'models'}.")
                 return Message(message.content, reply_to=message), True
             return Message(self._node(plain).answer(message.content), reply_to=message), False

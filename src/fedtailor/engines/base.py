@@ -47,6 +47,7 @@ class Engine(ABC):
 
     trusts_clients: ClassVar[bool] = True  # whether every client is honest
     holds_states: ClassVar[bool] = True  # whether private states, and so personal models, can be read here
+    run: str = "simulation"  # names the run in the keys of a secure sum
 
     def __init__(self) -> None:
         self.known: set[int] = set()  # clients that have a private state

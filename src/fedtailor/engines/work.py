@@ -20,6 +20,11 @@ class Work(StrEnum):
     SYNC_AND_SCORE = "sync+score"
     FINISH = "finish"
 
+    # messages of a secure sum before and after the client trains
+    ADVERTISE = "advertise"
+    SHARE = "share"
+    UNMASK = "unmask"
+
     # private states; no site serves these
     GET_STATE = "get_state"
     SET_STATE = "set_state"
@@ -40,6 +45,11 @@ class Work(StrEnum):
     def scores(self) -> bool:
         """Whether the outcome has a score."""
         return self in (Work.FIT_AND_SCORE, Work.SCORE, Work.SYNC_AND_SCORE)
+
+    @property
+    def sums(self) -> bool:
+        """Whether it is a message of a secure sum."""
+        return self in (Work.ADVERTISE, Work.SHARE, Work.UNMASK)
 
     @property
     def changes_state(self) -> bool:

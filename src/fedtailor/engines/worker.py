@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +32,14 @@ from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.net import Net
 from fedtailor.privacy.rules import Rule
 from fedtailor.privacy.sample_dp import EPSILON, Budget, Rehearsal
+from fedtailor.privacy.secure_sum.entries import taken_inbox
+from fedtailor.privacy.secure_sum.ring import OutOfRange
 from fedtailor.randomness import Key, seeded
 
+if TYPE_CHECKING:
+    from fedtailor.privacy.secure_sum.contributors import Contributors
+
+SENT = "sent."  # before the name of an entry in a client's state, which was masked when it was sent
 PARTS = ("train", "validation", "test")  # of a client's samples
 READY_LIMIT = 2 * 1024**3  # bytes as floats; a larger federation is normalized batch by batch
 
@@ -49,10 +56,11 @@ class Worker:
         protocol: Protocol,
         first: int = 0,
         rules: Mapping[str, Rule] | None = None,
+        sums: Contributors | None = None,
     ) -> None:
         """`first` is the number of the federation's first client: a site's worker has one client, which need not be number 0.
 
-        `rules` are those of the entries that the method sends, if the run has any.
+        `rules` are those of the entries that the method sends, if the run has any; `sums` takes part in secure sums of some.
         """
         _check_task(method, federation.task)
         self.federation = federation
@@ -62,6 +70,7 @@ class Worker:
         self.rules = rules or {}
         self.budgets: Mapping[int, Budget] = {}  # of clients that protect single samples
         self.draws: Draws | None = None
+        self.sums = sums
         buffers = method.bn_buffers if protocol.bn_buffers == "method" else protocol.bn_buffers
         self.modules = Modules(net, head, federation.task, protocol, carry_buffers=buffers == "average")
         self.metrics = selected(federation.task, protocol.metrics, protocol.select_by)
@@ -89,6 +98,7 @@ class Worker:
             self.federation, clients=list(some.clients.values()), server=self.federation.server.apart([])
         )
         some.states = States()
+        some.sums = None if self.sums is None else replace(self.sums, held={}, heaviest={})
         some._samples = {}
         some._lent = ReadOnlyPayloads()
         return some
@@ -114,6 +124,8 @@ class Worker:
                 return replace(scored, logged=_sum(synced.logged, scored.logged))
             case Work.FINISH:
                 return self.finish(id, round, payload)
+            case Work.ADVERTISE | Work.SHARE | Work.UNMASK if self.sums is not None:
+                return Outcome(self.sums.serve(work, id, round, payload))
             case Work.GET_STATE:
                 return Outcome(self.state(id))
             case Work.SET_STATE:
@@ -128,12 +140,15 @@ class Worker:
         return self._audited(self.method.hello(self._client(id, 0, "hello")))
 
     def fit(self, id: int, round: int, payload: Payload, *, evaluate: bool) -> Outcome:
+        payload, inbox = taken_inbox(payload) if self.sums is not None else (payload, {})
         client = self._client(id, round, "fit")
         client.lr_factor = lr_factor(self.protocol, round)
         client.private = self._private(client)
         with self._lending("fit", round, payload) as lent, seeded(self.protocol.seed, *client.keys):
             up = self._audited(self.method.fit(client, lent))
         up = kept_apart(up, (payload, client.state))
+        if self.sums is not None and self.scored_with_reply:
+            client.state |= {f"{SENT}{name}": up[name].clone() for name in self.sums.entries.names}
         self._keep(client, payload)
         loss = sum(client.losses) / len(client.losses) if client.losses else float("nan")
         told = {**client.logged, **client.trouble}
@@ -148,6 +163,8 @@ class Worker:
             ):
                 model = self.method.personal(client, lent)
             result = self._scored(model, id)
+        if self.sums is not None:
+            up = self._masked(client, inbox, up)
         return Outcome(up, len(client.samples), loss, result, told)
 
     def sync(self, id: int, round: int, payload: Payload) -> Outcome:
@@ -214,6 +231,25 @@ class Worker:
     def _personal(self, client: Client, payload: Payload) -> nn.Module:
         with self._lending("personal", client.round, payload) as lent, seeded(self.protocol.seed, *client.keys):
             return self.method.personal(client, lent)
+
+    def _masked(self, client: Client, inbox: Payload, up: Payload) -> Payload:
+        """Mask what is summed in secret; leave it out if it does not fit, so that the others' sum is not spoilt."""
+        assert self.sums is not None
+        try:
+            return self.sums.masked(client.id, client.round, inbox, up, len(client.samples))
+        except OutOfRange as problem:
+            client.warn(f"nothing is added to the secure sum: {problem}")
+            return {name: tensor for name, tensor in up.items() if name not in self.sums.entries.names}
+
+    @property
+    def scored_with_reply(self) -> bool:
+        """Whether a personal model is that of the last training, scored before the server's answer."""
+        return self.method.scored_after_training(self.protocol) and not self.method.closing_steps
+
+    def unmasked(self, payload: Payload, state: State) -> Payload:
+        """Return the payload that such a model is made of, with what the client sent as it was before it was masked."""
+        sent = () if self.sums is None else self.sums.entries.names
+        return {**taken_inbox(payload)[0], **{name: state[f"{SENT}{name}"] for name in sent}}
 
     def _client(self, id: int, round: int, purpose: str, state: State | None = None) -> Client:
         keys: tuple[Key, ...] = (purpose, round, id)

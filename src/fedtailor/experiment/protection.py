@@ -34,9 +34,6 @@ def protect(
     A simulation draws each client by a chance of its own and has noise from its seed. A deployment, which has a `secret`, draws a fixed
     number of sites.
     """
-    unready = [f"privacy.{name} = {rule}" for name, rule in rules.items() if rule.secure_sum]
-    if unready:
-        raise FedTailorError(f"{', '.join(unready)}: this rule is not available yet.")
     names = tuple(name for name, rule in rules.items() if rule.dp)
     if not names or privacy is None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,12 @@ class Selection:
     replying: list[int]
 
 
+def counts(protocol: Protocol, candidates: Sequence[int]) -> tuple[int, int]:
+    """Return the fewest and the most clients that may be picked in a round (at least one is)."""
+    low, high = (math.floor(share * len(candidates) + 1e-9) for share in protocol.join_range)
+    return low, high
+
+
 def select(
     protocol: Protocol, candidates: list[int], round: int, *, poisson: bool = False, seed: int | None = None
 ) -> Selection:
@@ -30,7 +37,7 @@ def select(
     if poisson:
         here = rng.random(len(candidates)) < protocol.join_range[1]
         return _staying([i for i, picked in zip(candidates, here, strict=True) if picked], protocol, rng)
-    low, high = (math.floor(share * len(candidates) + 1e-9) for share in protocol.join_range)
+    low, high = counts(protocol, candidates)
     count = max(1, int(rng.integers(low, high + 1)))
     picked = sorted(int(i) for i in rng.choice(candidates, size=count, replace=False))
     return _staying(picked, protocol, rng)

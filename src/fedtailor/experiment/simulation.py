@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from torch import Tensor, nn
 
 from fedtailor.attacks import Attack
 from fedtailor.data.federation import Federation
 from fedtailor.engines import Engine, Outcome, Work, start_engine
-from fedtailor.engines.base import save_module
+from fedtailor.engines.base import Send, save_module
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.aggregation import Aggregation
@@ -42,8 +42,13 @@ from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.fitting import fitting_net
 from fedtailor.privacy.noise import SecretNoise
 from fedtailor.privacy.rules import Privacy
+from fedtailor.privacy.secure_sum import sums_of
 from fedtailor.registry import build, named
 from fedtailor.robust import RobustMean
+
+if TYPE_CHECKING:
+    from fedtailor.experiment.secure_rounds import SecureRounds
+    from fedtailor.privacy.secure_sum.contributors import Contributors
 
 V = TypeVar("V")
 
@@ -94,6 +99,7 @@ class Simulation:
         self.method = method if isinstance(method, Method) else methods.build(method, {})
         self.privacy = Privacy.read(privacy)
         rules = {} if self.privacy is None else self.privacy.of(self.method)
+        sums = sums_of(self.privacy, self.method, Engine.run, self.protocol.seed)
         if self.protocol.server_optimizer != "none" and not self.method.averaged:
             raise FedTailorError(
                 f"server_optimizer = {self.protocol.server_optimizer!r} needs a method whose server averages (server.average, declared by "
@@ -102,8 +108,12 @@ class Simulation:
         sizes = [len(c.train) for c in federation.clients]
         self.candidates = [i for i, size in enumerate(sizes) if size]
         self.attackers = attackers_of(attack, engine, self.candidates, self.protocol.seed)
+        if self.attackers and sums is not None:
+            raise FedTailorError(
+                f"attack = {self.attackers.attack.name} changes replies, but with secure-sum they are masked already. Leave one out."
+            )
         held = self.attackers.poisoned(federation) if self.attackers else federation
-        worker = Worker(held, self.method, net, head, self.protocol, rules=rules)
+        worker = Worker(held, self.method, net, head, self.protocol, rules=rules, sums=sums)
         modules = Modules(net, head, federation.task, self.protocol, worker.modules.carry_buffers)
         proxy = Samples(federation.server, federation, self.protocol, ready=worker.ready)
         if isinstance(engine, str):
@@ -127,6 +137,7 @@ class Simulation:
         few = max(federation.classes, len(sizes))
         self.aggregation = Aggregation(self.method, self.server, engine, self.notices, few)
         self.dp = self.aggregation.dp = protect(self.privacy, rules, self.server, self.candidates, secret)
+        self.sums = None if sums is None else self._secure_rounds(sums)
         with torch_threads(self.protocol.threads):
             self.method.start(self.server, self._hellos())
 
@@ -182,15 +193,19 @@ class Simulation:
         clock = Clock()
 
         self.traffic.down = self._by_client({i: self._send(i) for i in chosen.picked})
+        send: Send = self.traffic.down.__getitem__
+        replying = chosen.replying
+        if self.sums is not None:
+            send, replying = self.sums.begin(chosen, send)
         clock.lap("communication")
-        self.outcomes = self.engine.fit(
-            self.round, chosen.replying, self.traffic.down.__getitem__, evaluate=due and self._after_train
-        )
+        self.outcomes = self.engine.fit(self.round, replying, send, evaluate=due and self._after_train)
         clock.lap("training")
         if self.attackers:
             self.outcomes = attacked(self.attackers, self.round, self.traffic.down, self.outcomes)
         self.traffic.up = self._by_client({i: outcome.up for i, outcome in self.outcomes.items()})
         replies = [Reply(i, outcome.samples, outcome.up) for i, outcome in self.outcomes.items()]
+        if self.sums is not None:
+            replies = self.sums.end(replies)
         used = {reply.client for reply in self.aggregation.aggregate(replies, self.traffic.down)}
         self.outcomes = {i: outcome for i, outcome in self.outcomes.items() if i in used}
         self._enter_in_ledger()
@@ -307,6 +322,11 @@ class Simulation:
         if self.method.syncs_everyone:
             self.ledger.enter(self.round, "down", {i: self._send(i) for i in self.everyone})
 
+    def _secure_rounds(self, sums: Contributors) -> SecureRounds:
+        from fedtailor.experiment.secure_rounds import SecureRounds
+
+        return SecureRounds(sums, self.engine, self.server, self.ledger, self.notices, self.candidates)
+
     def _by_client(self, entries: Mapping[int, V]) -> ByClient[V]:
         return ByClient(entries, self.federation.number)
 
@@ -356,7 +376,8 @@ class Simulation:
     def _scored_with(self, client: int) -> Payload:
         """Return the payload that the personal model was scored with: what the server sends now, or the client's own reply."""
         if self.scored_with_replies and client in self.outcomes:
-            return {**self.traffic.down[client], **self.traffic.up[client]}
+            payload = {**self.traffic.down[client], **self.traffic.up[client]}
+            return payload if self.sums is None else self.worker.unmasked(payload, self._kept(client) or {})
         return self._send(client)
 
     def save_models(self, folder: str | PathLike[str]) -> None:

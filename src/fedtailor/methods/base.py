@@ -42,6 +42,7 @@ class Method(ABC):
     home: ClassVar[
         tuple[str, ...]
     ] = ()  # roles of nets that influence nothing a client sends: these need no private steps
+    mean_by: ClassVar[Literal["samples", "clients", "own weights"]] = "samples"  # the weights of these means
     bn_buffers: ClassVar[Literal["local", "average"]] = "local"
     tasks: ClassVar[tuple[Kind, ...]] = KINDS  # what it can learn; a method that needs classes declares it
     new_client: ClassVar[str] = "trains as in one round with what the server sends, sending nothing back"

@@ -32,6 +32,7 @@ class FedAS(Method):
     up = ("body", "fisher")
     keeps = ("model",)
     averaged = ("body",)
+    mean_by = "own weights"
     tasks = CLASSES
     eval_point = "after_train"
     new_client = "starts from the shared body and trains as in one round, sending nothing back"

@@ -26,6 +26,7 @@ class FedBABU(Method):
     up = ("body",)
     keeps = ("personal",)
     averaged = ("body",)
+    mean_by = "clients"
     new_client = "fine-tunes the common model on its own samples, as everyone does after the last round"
 
     ft_part: Literal["full", "head", "body"] = option(

@@ -23,6 +23,7 @@ class LGFedAvg(FedAvg):
     down = ("head",)
     up = ("head",)
     averaged = ("head",)
+    mean_by = "clients"
     keeps = ("body",)
 
     _: KW_ONLY

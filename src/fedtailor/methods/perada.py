@@ -35,6 +35,7 @@ class PerAda(GlobalModel):
     tasks = ("multiclass",)
     eval_point = "after_train"
     bn_buffers = "average"
+    mean_by = "clients"
 
     lam: float = option(
         1.0,

@@ -23,6 +23,7 @@ class PFedMe(GlobalModel):
     family = "regularized"
     sample_dp = "it takes several steps on each batch"
     keeps = ("personal",)
+    mean_by = "clients"
 
     lam: float = option(
         15.0,

@@ -133,12 +133,26 @@ class DPOptions:
 
 
 @dataclass(frozen=True)
+class SumOptions:
+    """How entries with the rule secure-sum are added."""
+
+    bound: float = option(1024.0, "largest absolute value of a number in a secure sum", above=0.0)
+    threshold: float = option(
+        2 / 3, "more than this share of a round's clients has to stay for a secure sum", at_least=0.5, at_most=0.99
+    )
+
+    def __post_init__(self) -> None:
+        check(self, "privacy")
+
+
+@dataclass(frozen=True)
 class Privacy:
-    """The rules of a run, by the name of an entry or channel, and its differential privacy."""
+    """The rules of a run, by the name of an entry or channel, its differential privacy and its secure sums."""
 
     rules: Mapping[str, Rule]
     dp: DPOptions = field(default_factory=DPOptions)
     samples: SampleOptions | None = None  # private steps at the clients, whatever the rules
+    sums: SumOptions = field(default_factory=SumOptions)
 
     @classmethod
     def read(cls, table: Any) -> Privacy | None:
@@ -149,25 +163,23 @@ class Privacy:
             raise FedTailorError(
                 f"privacy = {table!r} is no table of rules: give one by name, such as privacy.body=dp."
             )
-        known, of_samples = ([o.name for o in options(kind)] for kind in (DPOptions, SampleOptions))
-        words = {name: rule for name, rule in table.items() if name not in (*known, *of_samples)}
-        rules = {str(name): Rule.read(str(name), rule) for name, rule in words.items()}
+        of_samples = [o.name for o in options(SampleOptions)]
+        known = [*of_samples, *(o.name for kind in OPTIONS.values() for o in options(kind))]
+        rules = {str(name): Rule.read(str(name), rule) for name, rule in table.items() if name not in known}
         _check_names(rules)
         asked = {name: value for name, value in table.items() if name in of_samples}
         samples = build(SampleOptions, asked, "privacy") if asked else None
-        given = {name: value for name, value in table.items() if name in known}
-        if given and not any(rule.dp for rule in rules.values()):
-            raise FedTailorError(
-                f"privacy.{next(iter(given))} needs an entry with the rule dp, such as privacy.body=dp."
-            )
-        dp = build(DPOptions, {**given, **_in_brackets(rules, given)}, "privacy")
-        return cls({name: _bare(rule) for name, rule in rules.items()}, dp, samples)
+        given = {word: _given(word, table, rules) for word in OPTIONS}
+        dp = build(DPOptions, {**given["dp"], **_in_brackets(rules, given["dp"])}, "privacy")
+        sums = build(SumOptions, given["secure-sum"], "privacy")
+        return cls({name: _bare(rule) for name, rule in rules.items()}, dp, samples, sums)
 
     def values(self) -> dict[str, Any]:
         """Return the table as a config spells it out."""
         rules = {name: str(rule) for name, rule in self.rules.items()}
-        protects = any(rule.dp for rule in self.rules.values())
-        given = {**(asdict(self.dp) if protects else {}), **(asdict(self.samples) if self.samples else {})}
+        words = {word for rule in self.rules.values() for word in rule.arguments}
+        given = (asdict(self.dp) if "dp" in words else {}) | (asdict(self.sums) if "secure-sum" in words else {})
+        given |= asdict(self.samples) if self.samples else {}
         return rules | {name: value for name, value in given.items() if value is not None}
 
     def of(self, method: Method) -> dict[str, Rule]:
@@ -191,6 +203,11 @@ class Privacy:
                     f"privacy.{name} = {rule} is for an entry that the server only averages, but {method.name} uses each client's {name} "
                     f"by itself. It only averages {able}."
                 )
+            if rule.secure_sum and method.mean_by == "own weights":
+                raise FedTailorError(
+                    f"privacy.{name} = {rule}: {method.name} weighs clients by what each of them sends, which a secure sum hides. "
+                    "It is for means by samples or by clients."
+                )
         protected = [name for name, rule in own.items() if rule.dp]
         if protected and self.dp.epsilon is None and self.dp.noise is None:
             raise FedTailorError(
@@ -198,9 +215,27 @@ class Privacy:
             )
         return own
 
+    def summed(self, method: Method) -> tuple[str, ...]:
+        """Return the entries of a method whose sum is all that the server sees."""
+        return tuple(name for name, rule in self.of(method).items() if rule.secure_sum)
+
     def allows(self, channel: str) -> bool:
         """Return whether a channel beside the payload may leave a site."""
         return channel in self.rules and self.rules[channel].plain
+
+
+OPTIONS: dict[str, type] = {"dp": DPOptions, "secure-sum": SumOptions}  # by the word of the rule that they belong to
+
+
+def _given(word: str, table: Mapping[str, Any], rules: Mapping[str, Rule]) -> dict[str, Any]:
+    """Return the options of a rule that a table gives; refuse them where no entry has the rule."""
+    names = [o.name for o in options(OPTIONS[word])]
+    given = {name: value for name, value in table.items() if name in names}
+    if given and not any(word in rule.arguments for rule in rules.values()):
+        raise FedTailorError(
+            f"privacy.{next(iter(given))} needs an entry with the rule {word}, such as privacy.body={word}."
+        )
+    return given
 
 
 def _in_brackets(rules: Mapping[str, Rule], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,7 +274,8 @@ def _check_names(rules: Mapping[str, Rule]) -> None:
             if rule.averages:
                 raise FedTailorError(f"privacy.{name} = {rule} is for an entry of a method; {name} is plain or refuse.")
         elif name not in sent:
-            known = [*sent, *CHANNELS, *(o.name for kind in (DPOptions, SampleOptions) for o in options(kind))]
+            every = (*OPTIONS.values(), SampleOptions)
+            known = [*sent, *CHANNELS, *(o.name for kind in every for o in options(kind))]
             raise FedTailorError(
                 f"privacy.{name}: no method sends '{name}'.{nearest(name, known)} Names: {', '.join(sent)}; beside them "
                 f"{', '.join(CHANNELS)}."

@@ -16,6 +16,7 @@ from fedtailor.engines.work import Work
 from fedtailor.learning import Payload
 from fedtailor.learning.metrics import Metric
 from fedtailor.learning.scoring import Score
+from fedtailor.privacy.secure_sum.entries import WEIGHT
 
 DtypeAndShape = tuple[str, tuple[int, ...]]
 Form = tuple[tuple[str, str, tuple[int, ...]], ...]  # name, dtype and shape of each entry
@@ -37,6 +38,7 @@ class ReplyChecks:
     sizes: Mapping[int, tuple[int, int]]  # client -> its training and test samples, by its own description
     few: int  # the number of classes or of clients, whichever is larger
     metrics: tuple[Metric, ...] = ()  # of a score, beside accuracy
+    summed: tuple[str, ...] = ()  # entries in a secure sum: they arrive masked, as int64, and a masked weight with them
     validation: float = 0.0  # share of its training samples that a client holds out
     known: dict[Call, Form] = field(default_factory=dict)  # the majority's form so far
 
@@ -69,11 +71,14 @@ class ReplyChecks:
 
     def _fault(self, work: Work, client: int, outcome: Outcome, sent: Payload) -> str:
         train, test = self.sizes[client]
-        undeclared = sorted(set(outcome.up) - set(self.up))
+        undeclared = sorted(set(outcome.up) - set(self.up) - ({WEIGHT} if self.summed else set()))
         if undeclared:
             return f"it sends {', '.join(map(repr, undeclared[:3]))}, which its method does not declare"
         for name, tensor in outcome.up.items():
-            if name in sent and dtype_and_shape(tensor) != dtype_and_shape(sent[name]):
+            if name in self.summed:
+                if tensor.dtype != torch.int64:
+                    return f"its '{name}' is {_spelled(dtype_and_shape(tensor))} where a masked one is expected"
+            elif name in sent and dtype_and_shape(tensor) != dtype_and_shape(sent[name]):
                 return f"its '{name}' is {_spelled(dtype_and_shape(tensor))} where {_spelled(dtype_and_shape(sent[name]))} was sent to it"
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 return f"its '{name}' holds values that are not finite"

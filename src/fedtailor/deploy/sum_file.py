@@ -1,0 +1,36 @@
+"""What a site holds of the secure sum under way: a file that only its user can read, kept for as long as the sum needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedtailor.files import replacing
+from fedtailor.privacy.secure_sum.contributors import Contributors
+
+
+@dataclass(frozen=True)
+class SumFile:
+    """The file, between two messages: a site killed in the middle of a sum goes on with it, or is one of its dropouts."""
+
+    path: Path
+
+    def load(self, sums: Contributors, client: int) -> None:
+        """Take up the sum under way, if there is one. A file that cannot be read is none: the next sum has fresh keys."""
+        try:
+            sums.restore(client, json.loads(self.path.read_text()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            self.forget()
+
+    def save(self, sums: Contributors, client: int) -> None:
+        """Write what is held before a message leaves, so that no step can be repeated after a kill."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(self.path) as draft:
+            draft.unlink(missing_ok=True)
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                json.dump(sums.plain(client), file)
+
+    def forget(self) -> None:
+        self.path.unlink(missing_ok=True)
