@@ -1,10 +1,9 @@
 """FedTailor: personalized federated learning, where every client ends with a model cut to fit it.
 
-import fedtailor as ft
-
-federation = ft.Federation.from_arrays(x, y, clients=20, partition="dirichlet", beta=0.1)
-run = ft.run(federation, "fedrep", rounds=20, out="runs/a")     # or ft.compare(federation, ["local", "fedavg", "fedrep"])
-model = run.personal(3)                                         # client 3's own model: model.predict(new), model.module
+>>> import fedtailor as ft
+>>> federation = ft.Federation.from_arrays(x, y, clients=20, partition="dirichlet", beta=0.1)
+>>> run = ft.run(federation, "fedrep", rounds=20, out="runs/b")  # or ft.compare(federation, ["local", "fedavg", "fedrep"])
+>>> model = run.personal(3)  # client 3's own model: model.predict(new), model.module
 """
 
 from importlib import import_module

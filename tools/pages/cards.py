@@ -35,6 +35,12 @@ NOTATION = r"""
   $p_i = n_i / \sum_{j \in S_t} n_j$.
 - $\mathrm{sg}[\cdot]$ stops the gradient, $\odot$ multiplies entry by entry, and $\leftarrow$ assigns.
 """
+VARIANTS = """
+A paper's ablations are options (`method.apa=false`). Where published code departs from its paper in a way that affected the published
+tables, a named switch reproduces it (`method.pfllib_bug=true` of FedAMP); the default follows the paper. The names used in papers
+(`FedAvg+FT`, `HEART-PFL`) work too. What clients keep is an option of the methods that split a net: `method=fedavg method.keep=norm` is FedBN,
+`method=fedper 'method.keep=head,*.lora_B'` is FedSA-LoRA.
+"""
 PROTOCOL = "data=digits partition.beta=0.1 rounds=10"
 NEEDED = {  # what a method cannot do without, or would make no sense without, or would be slow without
     "perada": "net=cnn data.server_share=0.1 method.akt_steps=20 method.akt_batch=64",
@@ -89,7 +95,7 @@ def overview(measured: Mapping[str, list[Place]]) -> str:
             )
         columns = ["method", "year", "leaves a client", "stays", *short]
         text += [f"## {title}\n", table(columns, rows, numbers=[1, *range(4, 4 + len(data))])]
-    return "\n".join([*text, "## Notation\n", NOTATION])
+    return "\n".join([*text, "## Variants\n", VARIANTS, "## Notation\n", NOTATION])
 
 
 def card(cls: type[Method], places: list[Place], tuned: Mapping[str, list]) -> str:
@@ -208,4 +214,5 @@ def example(name: str) -> str:
 def _example(cls: type[Method]) -> str:
     made = f"ft.{cls.__name__}()"
     python = f'import fedtailor as ft\n\nrun = ft.run("digits", {made}, rounds=10)  # options are arguments of {cls.__name__}'
-    return f"```sh\n{example(cls.name)}\n```\n\n```py\n{python}\n```\n"
+    quick = "<!-- quick: rounds=1 clients=4 -->\n"
+    return f"{quick}```sh\n{example(cls.name)}\n```\n\n{quick}```python\n{python}\n```\n"

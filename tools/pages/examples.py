@@ -8,11 +8,10 @@ from typing import Any
 from griffe import Extension
 
 EXAMPLE = re.compile(r"^>>> .*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
-SKIPPED = re.compile(r" *# doctest: \+SKIP")
 
 
 class Examples(Extension):
-    """Fence the examples of a docstring, and leave out what only tests need to know."""
+    """Fence the examples of a docstring."""
 
     def on_object(self, *, obj: Any, **_: Any) -> None:
         if obj.docstring is not None and ">>> " in obj.docstring.value:
@@ -20,4 +19,4 @@ class Examples(Extension):
 
 
 def fenced(text: str) -> str:
-    return EXAMPLE.sub(lambda found: f"```pycon\n{SKIPPED.sub('', found[0])}\n```", text)
+    return EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", text)

@@ -16,6 +16,9 @@ if str(ROOT) not in sys.path:
 from tools.pages import cards, commands, leaves, mathematics, options  # noqa: E402
 
 PICTURE = re.compile(r"!\[[^]]*\]\((images/[\w-]+\.svg)\)")
+FOR_TESTS = re.compile(
+    r"^ *<!-- (setup|quick|not run|none run)\b.*?-->\n", re.MULTILINE | re.DOTALL
+)  # see tests/docs/blocks.py
 TABLES = {"methods": leaves.methods_table, "entries": leaves.entries_table}
 
 
@@ -41,7 +44,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
-    """Fill in tables, and put pictures that are SVG into the page itself, where they follow its colours."""
+    """Leave out what only tests read, fill in tables, and put pictures that are SVG into the page itself, where they follow its colours."""
+    markdown = FOR_TESTS.sub("", markdown)
     for name, made in TABLES.items():
         markdown = markdown.replace(f"<!-- table: {name} -->", made())
     return PICTURE.sub(lambda found: _block((Path(config.docs_dir) / found[1]).read_text()), markdown)

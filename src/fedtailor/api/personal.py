@@ -57,8 +57,8 @@ class Personal:
     a folder of images, image files or an array of pixels for one of images; else an array, an .npz or an .npy file. Called with what the
     net itself reads, it returns the net's outputs, as `module` does.
 
-    >>> model = ft.load("runs/a").personal("north")  # doctest: +SKIP
-    >>> model.predict("new.csv")  # doctest: +SKIP
+    >>> model = ft.load("runs/a").personal("north")
+    >>> model.predict("new.csv")
     array(['healthy', 'ill'], dtype='<U7')
     """
 

@@ -82,7 +82,7 @@ def run(
     each entry that leaves a client, such as {"body": "dp", "epsilon": 2}. `robust` takes the place of the server's means ("median",
     {"name": "trimmed", "share": 0.3}), and `attack` makes a share of the clients hostile ({"name": "scaled", "share": 0.2}).
 
-    >>> run = ft.run(federation, "fedrep", net=MyModule(), rounds=50, out="runs/a")  # doctest: +SKIP
+    >>> run = ft.run(federation, "fedrep", net=MyModule(), rounds=50, out="runs/mine")
     """
     values = values_of(federation, net, head, options, privacy=privacy, robust=robust, attack=attack)
     set_method(values, method)

@@ -52,7 +52,7 @@ def compare(
     method first gets so many trials to find its settings, as `ft.tune` does with the first seed. Making the same call with the same
     `out` resumes an interrupted comparison.
 
-    >>> study = ft.compare(federation, ["local", "fedavg", ft.FedAH(eta_w=0.5)], seeds=3, out="runs/study")  # doctest: +SKIP
+    >>> study = ft.compare(federation, ["local", "fedavg", ft.FedAH(eta_w=0.5)], seeds=3, out="runs/study")
     """
     if "seed" in options:
         raise FedTailorError("A comparison has seeds=…, such as seeds=3 or seeds=[5, 6], in place of seed.")

@@ -29,7 +29,7 @@ def onboard(
 ) -> None:
     """Give a client that joins after training its personal model, by the method's rule for new clients.
 
-    Example: `fedtailor onboard runs/a --data newcomer.npz --out newcomer.safetensors`
+    Example: `fedtailor onboard runs/a --data newcomer.csv --out newcomer.safetensors`
 
     A table needs the columns that the run was trained on, but none that names a client.
     """

@@ -1,25 +1,17 @@
-"""Every `fedtailor …` in README and the docs is a command that there is, with options and keys that there are."""
+"""Check a command that is not run: it exists, and so do its options, keys, values and methods."""
 
 from __future__ import annotations
 
-import re
 import shlex
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from fedtailor.cli.arguments import split_methods
 from fedtailor.deploy.settings import DeploySettings
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import CHOICES, Config, method_overrides
 from fedtailor.registry import options
-from tools.pages import cards, commands
+from tools.pages import commands
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PAGES.remove(ROOT / "docs" / "your-data.md")  # tests/test_your_data.py runs its commands
-BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 DEPLOYMENT = {option.name for option in options(DeploySettings)}
 LISTS = {
     "methods": CHOICES["method"],
@@ -30,14 +22,10 @@ LISTS = {
 UNKNOWN = ("…", "$", "METHODS")  # a place to fill in, or a variable of the shell
 
 
-def written(text: str) -> list[str]:
-    """Return the commands of all blocks, continued lines joined and comments left out."""
-    lines = [line.strip() for block in BLOCK.findall(text) for line in block.replace("\\\n", " ").splitlines()]
-    return [re.sub(r"\s+#.*$", "", line) for line in lines if line.startswith("fedtailor ")]
-
-
 def check(line: str) -> None:
-    """Raise an error if the command, an option, a key, a value or a method is not known."""
+    """Raise an error if the command, an option, a key, a value or a method is not known; other programs are not looked at."""
+    if not line.startswith("fedtailor ") or any(mark in line for mark in UNKNOWN):
+        return
     words = shlex.split(line)[1:]
     known = commands.every_command()
     name = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
@@ -69,33 +57,3 @@ def checkable(words: list[str]) -> list[str]:
     kept = [word for word in words if word.partition("=")[0] not in DEPLOYMENT]
     own = {word.partition("=")[0] for word in kept if word.endswith(".py")}
     return [word for word in kept if word.partition("=")[0].partition(".")[0] not in own]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_of_a_page(page):
-    for line in written(page.read_text()):
-        if not any(mark in line for mark in UNKNOWN):
-            check(line)
-
-
-def test_commands_of_the_cards_and_of_the_help():
-    for text in (*cards.pages().values(), commands.page()):
-        for line in written(text):
-            check(line)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "fedtailor rum method=fedrep",
-        "fedtailor run method=fedrap",
-        "fedtailor run method=fedrep --colour",
-        "fedtailor run method=fedrep head_epochs=5",
-        "fedtailor run method=fedrep method.head_epochs=-1",
-        "fedtailor compare local fedrap rounds=5",
-        "fedtailor compare local fedrep:heads=5 rounds=5",
-    ],
-)
-def test_a_mistake_is_found(line):
-    with pytest.raises(Exception, match=r"no command|There is no method|No such option|Unknown key|not allowed"):
-        check(line)
