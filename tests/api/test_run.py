@@ -297,3 +297,13 @@ def test_a_run_that_ended_while_it_drew_has_all_pictures_after_the_next_try(tmp_
     draw()
     assert (tmp_path / "a" / "logged.png").exists()
     assert (tmp_path / "a" / "accuracy.png").exists()
+
+
+def test_a_run_of_a_comparison_predicts_after_its_workers_have_ended(federation, tmp_path):
+    study = ft.compare(
+        federation, ["fedrep"], rounds=1, engine="processes", workers=2, out=tmp_path / "s", callbacks=[]
+    )
+    x = federation.clients[0].test.x.numpy()
+    assert np.array_equal(
+        study["fedrep-s0"].personal(0).predict(x), ft.load(study.path / "fedrep-s0").personal(0).predict(x)
+    )

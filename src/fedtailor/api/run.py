@@ -219,9 +219,10 @@ class Run(Results):
                 self.plot()  # last: that its picture is there says that all are
 
     def close(self) -> None:
-        """End the processes that the run started; otherwise they end with this object."""
+        """End the processes that the run started; otherwise they end with this object. Models are then read from the folder."""
         if self.live is not None:
             self.live.close()
+            self.live = None
 
     def __enter__(self) -> Self:
         return self
