@@ -38,8 +38,8 @@ NOTATION = r"""
 VARIANTS = """
 A paper's ablations are options (`method.apa=false`). Where published code departs from its paper in a way that affected the published
 tables, a named switch reproduces it (`method.pfllib_bug=true` of FedAMP); the default follows the paper. The names used in papers
-(`FedAvg+FT`, `HEART-PFL`) work too. What clients keep is an option of the methods that split a net: `method=fedavg method.keep=norm` is FedBN,
-`method=fedper 'method.keep=head,*.lora_B'` is FedSA-LoRA.
+(`FedAvg+FT`, `HEART-PFL`) work too. What clients keep is an option of the methods that split a net: `method=fedavg method.keep=norm` is
+FedBN, `method=fedper 'method.keep=head,*.lora_B'` is FedSA-LoRA.
 """
 PROTOCOL = "data=digits partition.beta=0.1 rounds=10"
 NEEDED = {  # what a method cannot do without, or would make no sense without, or would be slow without

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from tools.pages import cards, commands, leaves, mathematics, options  # noqa: E402
+from tools.pages import cards, commands, leaves, mathematics, notebooks, options  # noqa: E402
 
 PICTURE = re.compile(r"!\[[^]]*\]\((images/[\w-]+\.svg)\)")
 FOR_TESTS = re.compile(
@@ -37,7 +37,12 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    made = {**cards.pages(), "reference/commands.md": commands.page(), "reference/options.md": options.page()}
+    made: dict[str, str | bytes] = {
+        **cards.pages(),
+        "reference/commands.md": commands.page(),
+        "reference/options.md": options.page(),
+    }
+    made |= notebooks.pages()
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))
     return files
