@@ -30,12 +30,10 @@ def test_every_method_has_equations_and_nothing_else_has():
 @pytest.mark.parametrize("name", NAMES)
 def test_equations_are_given_once(name):
     known = cards.equations()[name]
-    assert len(known.keys() & {"steps", "same_as", "in_docstring"}) == 1
+    assert len(known.keys() & {"steps", "same_as"}) == 1
     if "same_as" in known:
         assert issubclass(methods.classes[name], methods.classes[known["same_as"]])
         assert "steps" in cards.equations()[known["same_as"]]
-    if "in_docstring" in known:
-        assert " ← " in (methods.classes[name].__doc__ or "")
     for says, tex in known.get("steps", []):
         assert says.count("$") % 2 == 0
         assert tex.count("{") == tex.count("}")

@@ -119,10 +119,8 @@ def card(cls: type[Method], places: list[Place], tuned: Mapping[str, list]) -> s
 
 
 def _equations(name: str) -> str:
-    """Return the equations as Markdown with LaTeX; those of a docstring are there already."""
+    """Return the equations as Markdown with LaTeX."""
     known = equations()[name]
-    if known.get("in_docstring"):
-        return ""
     steps = equations()[known["same_as"]]["steps"] if "same_as" in known else known["steps"]
     lines = [f"{f'{says}:{chr(10)}{chr(10)}' if says else ''}$$\n{tex}\n$$\n" for says, tex in steps]
     return "\n".join([*lines, "[What the symbols mean](index.md#notation)\n"])
