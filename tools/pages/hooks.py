@@ -13,13 +13,19 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from tools.pages import cards, commands, leaves, mathematics, notebooks, options  # noqa: E402
+from tools.pages import cards, commands, leaves, mathematics, notebooks, options, scale  # noqa: E402
 
 PICTURE = re.compile(r"!\[[^]]*\]\((images/[\w-]+\.svg)\)")
 FOR_TESTS = re.compile(
     r"^ *<!-- (setup|quick|not run|none run)\b.*?-->\n", re.MULTILINE | re.DOTALL
 )  # see tests/docs/blocks.py
-TABLES = {"methods": leaves.methods_table, "entries": leaves.entries_table}
+TABLES = {
+    "methods": leaves.methods_table,
+    "entries": leaves.entries_table,
+    "scale": scale.scale_table,
+    "stops": scale.stops_table,
+    "averaged": scale.averaged_list,
+}
 
 
 def on_config(config: Any) -> Any:
