@@ -33,6 +33,7 @@ holds if all of its comparisons do. Intervals are not corrected for the number o
 last fifth of its rounds; they count as 0 for methods that fine-tune after the rounds, and are not known of tuned runs."""
 COMMANDS = """## Commands
 
+<!-- not run: hours, on data sets that are not in the package -->
 ```sh
 fedtailor claims --plan                    # what is missing, measured seconds per round, hours
 fedtailor claims --run --workers 2         # goes on where it was interrupted
