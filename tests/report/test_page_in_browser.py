@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from threading import Thread
 
 import pytest
@@ -12,31 +11,19 @@ from fedtailor.report.live import serve
 from fedtailor.report.material import load_material
 from fedtailor.report.page import page
 from fedtailor.report.sections import sections
+from tests.browser import MARKS, started
 
 selenium = pytest.importorskip("selenium.webdriver", reason="needs selenium")
 waiting = pytest.importorskip("selenium.webdriver.support.wait", reason="needs selenium")
 STALE = selenium.remote.errorhandler.StaleElementReferenceException  # replaced between finding and reading
-CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromium-driver (Debian's packages)"),
-]
-FLAGS = (
-    "headless no-sandbox disable-gpu no-first-run disable-background-networking disable-component-update disable-sync"
-)
+pytestmark = MARKS
 EVIL = "</script><script>document.title = 'taken over'</script>"
 SETTLED = "const done = arguments[0]; drawAll().then(() => done());"
 
 
 @pytest.fixture
 def browser(tmp_path):
-    options = selenium.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in [*FLAGS.split(), f"user-data-dir={tmp_path / 'profile'}", "window-size=1400,900"]:
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = selenium.Chrome(options=options, service=selenium.ChromeService(DRIVER))
-    driver.set_script_timeout(120)
+    driver = started(tmp_path / "profile")
     yield driver
     driver.quit()
 
