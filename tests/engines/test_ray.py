@@ -33,11 +33,7 @@ from fedtailor.nets.cnn import CNN
 MEGABYTE = 1024**2
 
 
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def small_ray():
     """One Ray for all tests here, which engines find running and leave running."""
     ray.init(
@@ -50,6 +46,13 @@ def small_ray():
     )
     yield
     ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def ray_for_slow_tests(request):
+    """A cluster takes seconds to start: only tests that are marked as slow get one."""
+    if request.node.get_closest_marker("slow"):
+        request.getfixturevalue("small_ray")
 
 
 def federation(clients: int = 5, samples: int = 12) -> Federation:
@@ -81,7 +84,8 @@ class Wrapped(nn.Module):
         return self.inner(x)
 
 
-@pytest.mark.parametrize(("name", "workers"), [("fedamp", 1), slow("fedrep", 3), slow("heart", 2)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "workers"), [("fedamp", 1), ("fedrep", 3), ("heart", 2)])
 def test_any_number_of_actors_gives_the_same_bits_as_one_process(name, workers, assert_same_bits):
     options = {"akt_steps": 3, "akt_batch": 8, "pgd_steps": 2} if name == "heart" else {}
     method = methods.build(name, options)
@@ -152,6 +156,7 @@ def test_what_an_actor_logs_stumbles_over_or_dies_of_is_told_here(caplog):
         run.step()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_sent_is_told():
     net = Wrapped()
     simulation = simulate(engine="inline", net=net)
