@@ -15,12 +15,14 @@ WORDS = ("data=digits", "data.fraction=0.4", "clients=6", "partition=dirichlet",
 
 
 @cache
-def audited(method: str = "fedavg", net: str = "mlp", **settings: Any) -> Subject:
+def audited(method: str = "fedavg", net: str = "mlp", *, run: bool = True, **settings: Any) -> Subject:
     from fedtailor.experiment.run import simulation_of
 
     given = {"rounds": 2, **settings}
     words = [*WORDS, f"method={method}", f"net={net}", *(f"{key}={value}" for key, value in given.items())]
-    simulation = simulation_of(ft.Config.load(words=words)).run()
+    simulation = simulation_of(ft.Config.load(words=words))
+    if run:
+        simulation.run()
     return Subject(simulation, simulation.personal)
 
 

@@ -26,7 +26,7 @@ def test_labels_leak_from_heads_and_prototypes_more_than_from_bodies(subject_of)
 def test_counts_are_read_as_they_are(subject_of):
     subject = subject_of("fedproto")
     finding = score(subject, "counts")
-    assert (finding.score, finding.setting) == (1.0, "which classes a client has")
+    assert (finding.score, finding.setting) == (1.0, "which classes it has")
     assert finding.details["clients"] == 6
 
 
@@ -48,5 +48,5 @@ def test_where_all_have_all_classes_it_is_asked_who_has_more(subject_of):
     subject = subject_of("fedavg", partition="iid", clients=4)
     assert (subject.federation.label_counts > 0).all()
     finding = score(subject, "model")
-    assert finding.setting == "which classes a client has more of than all together"
+    assert finding.setting == "which classes it has more of"
     assert np.isfinite(finding.score)

@@ -16,6 +16,7 @@ from fedtailor.auditing.inversion import Reconstruction
 from fedtailor.auditing.measurements import Measured, units
 from fedtailor.auditing.subject import Subject
 from fedtailor.files import replace_text
+from fedtailor.privacy.client_dp import ClientDP
 
 FILE = "audit.json"
 FORMAT = 1  # raised when a measurement changes, so that old numbers are not taken for new ones
@@ -95,6 +96,7 @@ def carry_out(subject: Subject, audit: Audit, minutes: float = MINUTES, on_unit:
 def about(subject: Subject, run: str) -> dict[str, Any]:
     """What an audit is of; `run` is a checksum by which the run is known again."""
     simulation = subject.simulation
+    noised = () if simulation.dp is None else simulation.dp.names
     return {
         "method": subject.method.name,
         "up": list(subject.method.up),
@@ -103,9 +105,17 @@ def about(subject: Subject, run: str) -> dict[str, Any]:
         "round": simulation.round,
         "batch": subject.protocol.batch,
         "task": subject.task.kind,
+        "privacy": None if simulation.dp is None else _promise(simulation.dp, simulation.round),
+        "uncovered": [name for view in subject.views if not view.noise for name in view.entries if name not in noised],
         "personal": subject.personal is not None,
         "run": run,
     }
+
+
+def _promise(dp: ClientDP, rounds: int) -> dict[str, Any]:
+    """The differential privacy that a run claims."""
+    spent = dp.amount.spent(rounds)
+    return {"entries": list(dp.names), "epsilon": spent.get("epsilon"), "delta": spent.get("delta")}
 
 
 def _measured(read: dict[str, Any]) -> Measured:

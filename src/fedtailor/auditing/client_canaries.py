@@ -8,6 +8,7 @@ the run's are enough for a bound that holds, as more rounds can only tell more.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from fedtailor.auditing.canary import epsilon_bound, one_run
 from fedtailor.auditing.finding import Finding
 from fedtailor.auditing.subject import Subject
 from fedtailor.learning import Reply, Server
+from fedtailor.privacy.client_dp import ClientDP
 from fedtailor.randomness import numpy_stream
 
 MOST = 400  # canaries; more could show a larger ε
@@ -27,46 +29,62 @@ FAR = 1e3  # how far a canary moves its entry: beyond any clip
 
 
 def client_canaries(subject: Subject) -> Finding | None:
-    """Bound ε from below, from the means of the entries that the server averages; None if it averages none, or the net is too large."""
-    server = subject.simulation.server
-    entries = [name for name in subject.method.averaged if name in server.state and name in subject.method.up]
+    """Bound ε of a client from below, from the means of the entries that the server averages.
+
+    Return None if it averages none, or the net is too large. Where ε is promised for some entries, only their means are looked at.
+    """
+    server, dp = subject.simulation.server, subject.simulation.dp
+    names = dp.names if dp is not None else subject.method.averaged
+    entries = [name for name in names if name in server.state and name in subject.method.up]
     if not entries:
         return None
-    width = sum(len(server.state[name]) for name in entries)
-    canaries = min(MOST, int(NUMBERS / width), len(server.state[entries[0]]))
+    width, room = sum(len(server.state[name]) for name in entries), len(server.state[entries[0]])
+    canaries = min(MOST, int(NUMBERS / width), room)
     if canaries < FEWEST:
         return None
     rounds = max(1, min(subject.protocol.rounds, int(WORK / (canaries * width))))
     rng = numpy_stream(subject.seed, "audit", "canaries")
-    places = rng.choice(len(server.state[entries[0]]), canaries, replace=False)
+    places = rng.choice(room, canaries, replace=False)
 
     def release(inside: np.ndarray) -> np.ndarray:
         scores = np.zeros(canaries)
         for round in range(1, rounds + 1):
-            picked = rng.random(canaries) < subject.protocol.join_range[0]
-            scores += _released(server, entries, places, inside & picked, round)
+            picked = rng.random(canaries) < subject.protocol.join_range[1]
+            scores += _released(server, dp, entries, places, inside & picked, round)
         return scores
 
     correct, guesses = one_run(release, canaries, rng)
     bound, most = (epsilon_bound(c, guesses, canaries, DELTA) for c in (correct, guesses))
     details = {"canaries": canaries, "guesses": guesses, "correct": correct, "rounds": rounds}
     setting = f"{canaries} canary clients"
-    return Finding("canary", " and ".join(entries), "all clients", setting, bound, bound, most, 0.0, details)
+    promised = None if dp is None else promised_epsilon(dp, subject.protocol.rounds)
+    return Finding("canary", " and ".join(entries), "all clients", setting, bound, bound, most, 0.0, details, promised)
 
 
-def _released(server: Server, entries: list[str], places: np.ndarray, inside: np.ndarray, round: int) -> np.ndarray:
+def promised_epsilon(dp: ClientDP, rounds: int) -> float | None:
+    """The ε of so many rounds at the δ of the bound, which is another than the run's; None without noise."""
+    return replace(dp.amount.accountant, delta=DELTA).epsilon(rounds) if dp.sum_noise else None
+
+
+def _released(
+    server: Server, dp: ClientDP | None, entries: list[str], places: np.ndarray, inside: np.ndarray, round: int
+) -> np.ndarray:
     """How far the server's answer to the canaries that take part in a round moves each canary's place."""
-    twin = copy.copy(server)
+    twin, first = copy.copy(server), server.state[entries[0]]
     twin.state = dict(server.state)
     twin.begin(round)
-    first = server.state[entries[0]]
+    sent = {name: server.state[name] for name in entries}
     replies = []
-    for number in np.flatnonzero(inside):
+    for number in np.flatnonzero(inside).tolist():
         moved = first.clone()
         moved[places[number]] += FAR
-        replies.append(Reply(int(number), 1, {**{name: server.state[name] for name in entries}, entries[0]: moved}))
-    if not replies:
+        replies.append(Reply(number, 1, {**sent, entries[0]: moved}))
+    if dp is not None:
+        own = copy.copy(dp)
+        twin.means = server.means | dict.fromkeys(dp.names, own.mean)
+        replies, _ = own.take(twin, replies, {reply.client: sent for reply in replies})
+    elif not replies:
         return np.zeros(len(places))
     for name in entries:
-        twin.average(replies, name)
+        twin.average(replies, name, "clients")
     return (twin.state[entries[0]] - first)[torch.from_numpy(places)].double().cpu().numpy()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -58,9 +57,9 @@ class Finding:
         return YES if self.score >= STRONG[self.measurement] else IN_PART
 
     def _bound(self) -> str:
-        most = f"; {self.high:.2g} is the most that this test can show" if math.isfinite(self.high) else ""
+        most = ", and no more can be shown" if self.score >= self.high else ""
         if self.broken:
-            return f"THE PROMISE DOES NOT HOLD: ε is at least {self.score:.2g}, not {self.promised:.3g}"
+            return f"THE PROMISE OF {self.promised:.3g} DOES NOT HOLD"
         if self.promised is None:
-            return f"no ε is promised; whatever holds is at least {self.score:.2g}{most}"
-        return f"agrees with the promised ε of {self.promised:.3g}"
+            return f"no ε is promised{most}"
+        return f"below the promised {self.promised:.3g}"

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from fedtailor.auditing.finding import Finding
 from fedtailor.auditing.statistics import resampled
-from fedtailor.auditing.subject import Exchange, Subject
+from fedtailor.auditing.subject import Subject
 from fedtailor.auditing.views import View
 from fedtailor.nets.net import Part
 from fedtailor.randomness import numpy_stream
@@ -76,14 +76,14 @@ def gradient_inversion(
         one_step = {"epochs": 1, "steps": 1, "batch": batch}
         exchange = subject.exchange(client, rows, **one_step) if batch else subject.exchange(client)
         seen = subject.seen(view, exchange)
-        part = subject.load(client, entry, exchange.known[entry]) if entry in seen and entry in exchange.known else None
+        part = subject.load(client, entry, seen.known[entry]) if entry in seen.reply and entry in seen.known else None
         if part is None or not part.entries.keys() & (subject.net.body.entries.keys() | set(first or ())):
             return None
         x, y = subject.samples(subject.federation.clients[client].train.subset(torch.tensor(rows)))
-        change = seen[entry] - exchange.known[entry]
+        change = seen.reply[entry] - seen.known[entry]
         found = _from_first_layer(part, first, change, batch) if first else None
         if found is None:
-            found = _by_search(subject, part, change, x.shape, y, exchange)
+            found = _by_search(subject, part, change, x.shape, y, subject.rng("search", client))
         _score(attacked, subject, x.flatten(1), found.reshape(len(found), -1))
     setting = f"one step on {batch}" if batch else "a whole round"
     rng = numpy_stream(subject.seed, "audit", "inversion", entry, batch)
@@ -144,7 +144,7 @@ def _from_first_layer(part: Part, first: tuple[str, str], change: Tensor, batch:
 
 
 def _by_search(
-    subject: Subject, part: Part, change: Tensor, shape: Sequence[int], y: Tensor, exchange: Exchange
+    subject: Subject, part: Part, change: Tensor, shape: Sequence[int], y: Tensor, rng: torch.Generator
 ) -> Tensor:
     """Seek samples whose gradient points along −Δ.
 
@@ -153,7 +153,6 @@ def _by_search(
     """
     net = subject.net.train()
     has_head = part.entries.keys() >= net.head.entries.keys()
-    rng = subject.rng("search", exchange.client)
     x = torch.randn(*shape, generator=rng).to(net.flat).requires_grad_()
     with torch.no_grad():
         width = net.features(x).shape[1]

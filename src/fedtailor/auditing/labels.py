@@ -13,31 +13,29 @@ from torch.nn import functional as F
 
 from fedtailor.auditing.finding import Finding
 from fedtailor.auditing.statistics import area, auroc, resampled
-from fedtailor.auditing.subject import Exchange, Subject
-from fedtailor.auditing.views import View
-from fedtailor.learning import Payload
+from fedtailor.auditing.subject import Subject
+from fedtailor.auditing.views import Exchange, View
 from fedtailor.learning.convex_head import convex_head
 from fedtailor.nets.net import Part
 from fedtailor.randomness import numpy_stream
 
 STRENGTH = 1e-2  # of the pull that keeps the attacker's head finite
 
-Attack = Callable[[Exchange, Payload], Tensor]  # a score per class from what is seen of one client
+Attack = Callable[[Exchange], Tensor]  # a score per class from what is seen of one client
 
 
 def label_inference(subject: Subject, view: View, entry: str) -> Finding | None:
     """Attack one entry of every client; None if nothing is known of how it tells labels."""
-    found = [(exchange, subject.seen(view, exchange)) for exchange in subject.exchanges]
-    found = [(exchange, seen) for exchange, seen in found if entry in seen]
-    attack = _attack(subject, entry, found[0][1][entry]) if found else None
+    found = [seen for exchange in subject.exchanges if entry in (seen := subject.seen(view, exchange)).reply]
+    attack = _attack(subject, entry, found[0].reply[entry]) if found else None
     if attack is None:
         return None
     target, setting = _target(subject)
     groups = []
-    for exchange, seen in found:
-        scores = attack(exchange, seen).double().cpu().numpy()
+    for seen in found:
+        scores = attack(seen).double().cpu().numpy()
         scores = scores / max(float(np.abs(scores).sum()), 1e-30)  # shares: clients with more samples move further
-        groups.append(np.stack([scores, target[exchange.client]], axis=1))
+        groups.append(np.stack([scores, target[seen.client]], axis=1))
     rows = np.concatenate(groups)
     rng = numpy_stream(subject.seed, "audit", "labels", entry, view.who)
     score = auroc(*_sides(rows)).widened(resampled(groups, _area, rng))
@@ -57,23 +55,23 @@ def _target(subject: Subject) -> tuple[np.ndarray, str]:
     """What is to be told of each client and class: whether it has the class or, where all have all, more of it than the others."""
     counts = subject.federation.label_counts
     if (counts[subject.clients] == 0).any():
-        return counts > 0, "which classes a client has"
+        return counts > 0, "which classes it has"
     shares = counts / counts.sum(1, keepdims=True)
-    return shares > counts.sum(0) / counts.sum(), "which classes a client has more of than all together"
+    return shares > counts.sum(0) / counts.sum(), "which classes it has more of"
 
 
 def _attack(subject: Subject, entry: str, value: Tensor) -> Attack | None:
     part = subject.part(entry, value)
     if part is None:
         by_class = value.ndim > 0 and len(value) == subject.task.classes
-        return (lambda _, seen: _rows(seen[entry])) if by_class else None
+        return (lambda seen: _rows(seen.reply[entry])) if by_class else None
     bias = subject.net.head_bias
     name = next((name for name, tensor in part.entries.items() if tensor is bias), None)
     if name is not None:
-        return lambda exchange, seen: _head_moved(subject, part, name, seen[entry] - exchange.known[entry])
+        return lambda seen: _head_moved(subject, part, name, seen.reply[entry] - seen.known[entry])
     if part.entries.keys() & subject.net.body.entries.keys():
         known = ClassGradients(subject, entry)
-        return lambda exchange, seen: _gradient_shares(known, part, exchange, seen[entry])
+        return lambda seen: _gradient_shares(known, part, seen)
     return None
 
 
@@ -88,11 +86,11 @@ def _head_moved(subject: Subject, part: Part, bias: str, change: Tensor) -> Tens
     return torch.cat([-moved, moved]) if subject.task.kind == "binary" else moved
 
 
-def _gradient_shares(known: ClassGradients, part: Part, exchange: Exchange, seen: Tensor) -> Tensor:
+def _gradient_shares(known: ClassGradients, part: Part, seen: Exchange) -> Tensor:
     """The mix of per-class gradients that explains the change of a body best: Δ ≈ −Σ n_c·g_c with n_c ≥ 0."""
-    before = exchange.known[known.entry]
-    q, r = known.at(exchange.client, before)
-    change = part.trainable(seen - before).double().cpu().numpy()
+    before = seen.known[known.entry]
+    q, r = known.at(seen.client, before)
+    change = part.trainable(seen.reply[known.entry] - before).double().cpu().numpy()
     mixed, _ = nnls(r, -q.T @ change)
     return torch.from_numpy(mixed)
 

@@ -40,7 +40,7 @@ def reply_membership(subject: Subject, view: View, entry: str) -> Finding | None
     """Attack the weights that each client sends."""
     models: dict[int, Forward] = {}
     for exchange in subject.exchanges:
-        seen = subject.seen(view, exchange)
+        seen = subject.seen(view, exchange).reply
         model = _model(subject, exchange.client, entry, seen[entry]) if entry in seen else None
         if model is None:
             return None

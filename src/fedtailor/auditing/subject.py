@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedtailor.auditing.views import SERVER, View
+from fedtailor.auditing.views import OTHERS, SERVER, Exchange, View
 from fedtailor.data.client_data import Split
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.simulation import Simulation
-from fedtailor.learning import Payload
 from fedtailor.learning.modules import Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.methods import Method
@@ -24,15 +23,6 @@ from fedtailor.randomness import torch_stream
 
 MOST_CLIENTS = 50  # that are attacked, drawn at random from more
 MOST_SAMPLES = 2000  # that the attacker has, and that membership is asked about
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """What the server sent a client, what it knew of each entry before, and the client's reply."""
-
-    client: int
-    known: Payload
-    reply: Payload
 
 
 class Subject:
@@ -94,8 +84,9 @@ class Subject:
         sent = self.method.send(self.simulation.server, client)
         reply = worker.hello(client) | worker.fit(client, self.simulation.round + 1, sent, evaluate=False).up
         # What is not sent down, such as a head of its own, the server knows from the client's last reply.
-        known = {name: sent.get(name, state.get(name)) for name in reply}
-        return Exchange(client, {n: t for n, t in known.items() if t is not None and t.shape == reply[n].shape}, reply)
+        before = {name: sent.get(name, state.get(name)) for name in reply}
+        known = {name: t for name, t in before.items() if t is not None and t.shape == reply[name].shape}
+        return Exchange(client, sent, known, reply)
 
     @cached_property
     def exchanges(self) -> list[Exchange]:
@@ -105,10 +96,20 @@ class Subject:
     @cached_property
     def views(self) -> list[View]:
         """Who sees which entries how, by the run's rules."""
-        return [View(SERVER, tuple(self.method.up))]
+        rules, dp = self.simulation.worker.rules, self.simulation.dp
+        summed = [name for name in self.method.up if name in rules and rules[name].secure_sum]
+        refused = [name for name in self.method.up if name in rules and rules[name].refused]
+        noised = () if dp is None else dp.names
+        views = [
+            View(SERVER, tuple(name for name in self.method.up if name not in (*summed, *refused))),
+            View(OTHERS, tuple(name for name in summed if name not in noised)),
+        ]
+        if dp is not None:
+            views.append(View(OTHERS, noised, dp.clip(self.simulation.server), dp.sum_noise))
+        return [view for view in views if view.entries]
 
-    def seen(self, view: View, exchange: Exchange) -> Payload:
-        return view.seen(exchange.known, exchange.reply, self.rng("noise", view.who, exchange.client))
+    def seen(self, view: View, exchange: Exchange) -> Exchange:
+        return view.seen(exchange, self.rng("noise", view.who, exchange.client))
 
     # -- the attacker's means ---------------------------------------------------------------------------------------------------
 

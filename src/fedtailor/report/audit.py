@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from fedtailor.auditing.audit import Audit
 from fedtailor.auditing.canary import CONFIDENCE
-from fedtailor.auditing.finding import ASKED, IN_PART, STRONG, YES, Finding
+from fedtailor.auditing.finding import ASKED, IN_PART, NO, STRONG, YES, Finding
 from fedtailor.auditing.inversion import Reconstruction
+from fedtailor.auditing.views import OTHERS
 from fedtailor.extras import extra
 from fedtailor.report.sheets import Sheet, as_markdown, escape_markdown
 
 PICTURE, PAGE = "audit.png", "audit.md"
+BY = {"server": "by the server", "holder of the model": "by the holder of a personal model"}
 SHOWN = 8  # reconstructions in the picture
 SCORES = {
     "inversion": "correlation of the reconstruction with the true sample (1: the sample itself); chance: that of the nearest of as many "
@@ -25,7 +28,7 @@ SCORES = {
 }
 NOT_MEASURED = (
     "Attackers who change what they send (a server that is not only curious), who combine many rounds, or who work together.",
-    "Reconstruction from a whole round by search; only the case that is easiest for an attacker, one step on few samples, is.",
+    "Reconstruction of texts, and by search from more than one step on few samples, the case that is easiest for an attacker.",
     "What is learned from message sizes, times and logs.",
     "A real federation. The samples were on this machine, and nothing is known here of how keys, disks and people are looked after.",
 )
@@ -33,11 +36,15 @@ NOT_MEASURED = (
 
 def audit_sheet(audit: Audit) -> Sheet:
     """One row per measurement, by question and by who sees what."""
-    header = ("question", "from", "seen by", "how", "score (95 %)", "chance", "verdict")
+    header = ("question", "from", "seen by", "how", "score", "chance", "verdict")
     order = {measurement: place for place, measurement in enumerate(ASKED)}
-    found = sorted(audit.findings, key=lambda finding: (order[finding.measurement], finding.seen_by))
+    found = sorted(audit.findings, key=lambda finding: order[finding.measurement])
     rows = [(f.measurement, f.entry, f.seen_by, _how(f), *_numbers(f), f.verdict) for f in found]
     notes = [f"Verdict: {YES}, from {_strong()} on; {IN_PART}, if the interval is above chance.", *_meanings(found)]
+    if any(finding.seen_by == OTHERS for finding in found):
+        notes.append(
+            f"{OTHERS}: who get the mean and know all replies but one. Of what noise is added to, the server sees more."
+        )
     return Sheet("What was measured", header, rows, notes, left=4)
 
 
@@ -52,11 +59,8 @@ def _meanings(found: Sequence[Finding]) -> list[str]:
 def short_sheet(audit: Audit) -> Sheet:
     """The same rows without how they were measured, narrow enough for a terminal."""
     whole = audit_sheet(audit)
-    rows = [
-        (entry, seen, f"{question}, {how}", *rest[:-1], rest[-1]) for question, entry, seen, how, *rest in whole.rows
-    ]
-    header = ("from", "seen by", "measured", *whole.header[4:])
-    return Sheet(whole.title, header, rows, left=3)
+    rows = [(question, entry, seen, how.partition(";")[0], *rest) for question, entry, seen, how, *rest in whole.rows]
+    return replace(whole, rows=rows, notes=())
 
 
 def _numbers(finding: Finding) -> tuple[str, str]:
@@ -75,24 +79,24 @@ def _how(finding: Finding) -> str:
 
 
 def summary(audit: Audit) -> list[str]:
-    """One sentence per question, the worst case first."""
+    """One sentence per question and observer: the worst case."""
     said = []
     for measurement, question in ASKED.items():
         found = [f for f in audit.findings if f.measurement == measurement]
         if not found:
             said.append(f"{question} Not measured.")
-            continue
-        worst = max(found, key=lambda f: (f.broken, f.leaks, f.score))
-        where = f"from {worst.entry}, seen by {worst.seen_by}"
-        if measurement == "canary":
-            said.append(f"{question} {_capital(worst.verdict)}.")
-        elif not worst.leaks:
-            said.append(f"{question} Not by the attacks tried ({len(found)}).")
-        else:
-            said.append(
-                f"{question} {_capital(worst.verdict)} ({where}: {worst.score:.2f}, chance {worst.chance:.2f})."
-            )
+        for who in dict.fromkeys(f.seen_by for f in found):
+            worst = max((f for f in found if f.seen_by == who), key=lambda f: (f.broken, f.leaks, f.score))
+            said.append(f"{question} {_capital(BY.get(who, f'by {who}'))}: {_answer(worst)}.")
     return said
+
+
+def _answer(worst: Finding) -> str:
+    if worst.measurement == "canary":
+        return f"ε ≥ {worst.score:.2f} from {worst.entry}, {worst.verdict}"
+    if not worst.leaks:
+        return worst.verdict.replace(NO, "not by the attacks tried")
+    return f"{worst.verdict} (from {worst.entry}: {worst.score:.2f}, chance {worst.chance:.2f})"
 
 
 def _capital(text: str) -> str:
@@ -108,6 +112,7 @@ def audit_page(audit: Audit, command: str) -> str:
         f"{about['clients']} clients; rounds: {about['round']}. What leaves a client: "
         f"{escape_markdown(', '.join(about['up']) or 'nothing')}. The attacks are by the owner of the run, in simulation: `{command}`.",
         "",
+        *_promise(audit),
         "**A failed attack is no proof of safety.** Others may have better attacks. Only a guarantee that is proven, such as differential "
         "privacy with a small ε, bounds what any attack can do.",
         "",
@@ -123,6 +128,19 @@ def audit_page(audit: Audit, command: str) -> str:
     return "\n".join(
         [*lines, "## What was not measured", "", *(f"- {escape_markdown(line)}" for line in gaps(audit)), ""]
     )
+
+
+def _promise(audit: Audit) -> list[str]:
+    """The differential privacy that the run claims, and what it does not cover."""
+    claim, uncovered = audit.about["privacy"], audit.about["uncovered"]
+    if not claim:
+        return ["The run promises no differential privacy.", ""]
+    said = [f"The run promises differential privacy of clients for {', '.join(claim['entries'])}"]
+    said += [f": ε = {claim['epsilon']:.3g} at δ = {claim['delta']:.2g}" if claim["epsilon"] else ", but has no noise"]
+    said += [". The noise is added by the server, which sees the replies before it."]
+    if uncovered:
+        said.append(f" Not covered: {', '.join(uncovered)}.")
+    return [escape_markdown("".join(said)), ""]
 
 
 def gaps(audit: Audit) -> list[str]:
@@ -142,6 +160,7 @@ def audit_picture(audit: Audit) -> bool:
     best = sorted(audit.reconstructions, key=lambda pair: -pair.correlation)
     chosen = _varied(best)
     if not chosen:
+        (audit.path / PICTURE).unlink(missing_ok=True)  # of an earlier run in this folder
         return False
     with extra("report", "A picture"):
         from matplotlib.figure import Figure
