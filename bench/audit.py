@@ -128,7 +128,7 @@ def question_sheet(rows: Sequence[Row], question: str) -> Sheet:
     for (method, entry), own in table.items():
         cells = [f"{own[e]['score']:.2f} ({own[e]['verdict']})" if e in own else "—" for e in EPSILONS]
         lines.append((method, entry, *cells, f"{next(iter(own.values()))['chance']:.2f}"))
-    return Sheet(QUESTIONS[question].capitalize(), header, lines, left=2)
+    return Sheet(QUESTIONS[question][:1].upper() + QUESTIONS[question][1:], header, lines, left=2)
 
 
 def canary_sheet(rows: Sequence[Row]) -> Sheet:
@@ -140,19 +140,23 @@ def canary_sheet(rows: Sequence[Row]) -> Sheet:
         above = sum(bound > (np.inf if promised is None else promised) for bound in bounds)
         claim = "none" if promised is None else f"{promised:.1f}"
         numbers = (f"{np.median(bounds):.2f}", f"{max(bounds):.2f}", f"{own[0]['high']:.2f}")
-        lines.append((_epsilon(epsilon), claim, *numbers, f"{above} of {len(own)}"))
+        lines.append((_epsilon(epsilon), claim, *numbers, "—" if promised is None else f"{above} of {len(own)}"))
     return Sheet("A lower bound on ε from canary clients", header, lines)
 
 
 ABOUT = f"""# What leaks, and what noise does to it
 
-Written by `python -m bench.audit` from docs/results/audit.json. Each run is `fedtailor run {SETTING}` with a method, each audit
-`fedtailor audit`. With ε, the entries that the server only averages have the rule `dp` ({CLIP}, δ = 10^−1.1), the others are plain.
+Written by `python -m bench.audit` from docs/results/audit.json. Each run is a `fedtailor run` with these words and a method, each audit a
+`fedtailor audit`:
+
+    {SETTING}
+
+With ε, the entries that the server only averages have the rule `dp` ({CLIP}, δ = 10^−1.1), the others are plain.
 
 An entry with noise is shown as everyone sees it who knows all other replies; without noise, or where it is plain, as the server sees it.
 The server itself sees every reply before the noise: against the server, noise at the server protects nothing.
 
-With 10 clients, noise costs most of the accuracy. That is not what this page is about: it asks what an attacker still sees.
+Accuracies are those of one seed after five rounds, and say little. This page asks what an attacker sees.
 """
 
 
