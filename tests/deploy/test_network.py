@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -337,3 +338,25 @@ def test_sites_with_other_categories_are_refused_in_words_and_train_once_they_ha
     assert [r["replied"] for r in rounds(folder)] == [2, 2]
     for place in (folder.run, folder.site(0), folder.site(1)):
         assert (place / "description.json").read_text() == folder.description.read_text()
+
+
+def test_a_private_federation_keeps_counts_and_scores_at_its_sites_and_its_noise_secret(tmp_path):
+    """Killed after its first round, the server goes on with the same noise, and nothing is spent twice."""
+    pytest.importorskip("dp_accounting")
+    folder = make(tmp_path / "fed", "clients=2", "rounds=3", "method=fedrep", "privacy.body=dp", "privacy.noise=1")
+    with started(folder) as (server, _):
+        wait_until(lambda: rounds(folder) or server.ended, "no first round")
+        os.kill(server.process.pid, signal.SIGKILL)
+    with started(folder) as (server, _):
+        wait_until(lambda: server.ended, "the resumed run did not end")
+        assert server.process.returncode == 0, server.text
+    secret = folder.path / "noise.json"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    released = json.loads(secret.read_text())["released"]
+    assert all(len(digests) == 1 for digests in released.values())
+    records = rounds(folder)
+    assert records[-1]["epsilon"] > records[0]["epsilon"] > 0
+    assert all(r["train_loss"] is None and r["accuracy"] is None for r in records)
+    key = json.loads(secret.read_text())["secret"]
+    others = [file for file in (folder.path / "run").rglob("*") if file.is_file()]
+    assert not any(key.encode() in file.read_bytes() for file in others)

@@ -70,7 +70,12 @@ def conclude(run: Run) -> None:
     if run.state == "interrupted":
         console.print(f"Interrupted. Carry on with:  {run.folder.how_to_resume}", soft_wrap=True)
         raise typer.Exit(130)
-    console.print(comparison_table(run.results))
+    if any(record["loss"] is not None for record in run.metrics):
+        console.print(comparison_table(run.results))
+    else:
+        console.print(
+            "No scores: the run's privacy rules keep them at the sites (privacy.scores=plain lets them leave)."
+        )
     pictures = [run.path / name for name in ("accuracy.png", "labels.png", "logged.png") if (run.path / name).exists()]
     drawn = f"\nPictures: {', '.join(map(str, pictures))}" if pictures else ""
     console.print(f"Run folder: {run.path}{drawn}", soft_wrap=True)

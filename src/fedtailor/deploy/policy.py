@@ -82,7 +82,7 @@ class Policy:
         given = {} if privacy is None else {name: str(rule) for name, rule in privacy.rules.items()}
         for wanted in self.rules:
             name, _, rule = wanted.partition("=")
-            found = given.get(name, "refuse" if privacy is not None else "plain")
+            found = given.get(name, "refuse" if given else "plain")  # with any rule, what has none is refused
             if found not in (rule, "refuse"):
                 raise FedTailorError(f"privacy.{name} is {found} in this run, and this site asks for {rule} (policy).")
 

@@ -153,7 +153,7 @@ class Simulation:
 
         That follows from the records alone, so that a resumed run stops where an uninterrupted one does.
         """
-        if self.dp is not None and self.dp.is_spent(self.round):
+        if self.dp is not None and self.round < self.last_round and self.dp.is_spent(self.round):
             self.notices.spent(self.round, self.protocol.rounds)
             return True
         patience, metric = self.protocol.patience, self.worker.metrics[0]

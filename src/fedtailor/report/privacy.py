@@ -36,7 +36,8 @@ def privacy_sheets(results: Sequence[Result]) -> list[Sheet]:
         if privacy is None or method is None:
             continue
         for name in method.up:
-            rule = privacy.rules[name]
+            if (rule := privacy.rules.get(name)) is None:  # protected by private steps alone
+                continue
             rows[result.method, name, str(rule)] = still_learnt(name, rule)
     if not rows:
         return []
