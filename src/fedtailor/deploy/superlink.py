@@ -201,7 +201,9 @@ class Grid:
         session = self.state.start_session(self.run_id)
         objects, tree = get_all_nested_objects(message), get_object_tree(message)
         self.sent[message.metadata.dst_node_id] = 0
-        with self.store.lock_store:  # messages share objects, and another node may be releasing one
+        # Messages share objects, and another node may be releasing one. In Flower's order: a node that asks for its messages takes the
+        # state's lock and then the store's, and would wait for this thread for ever if it were the other way round.
+        with self.state.lock, self.store.lock_store:
             stored, missing = self.state.store_message_and_object_tree(
                 remove_content_from_message(message), tree, session
             )
