@@ -9,8 +9,10 @@ trained on them without noise, breaks (1) though each gradient in it is clipped.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,8 @@ from torch import Tensor
 
 from fedtailor import Federation, FedTailorError, Simulation
 from fedtailor.data.client_data import Split
+from fedtailor.experiment.config import Config
+from fedtailor.experiment.run import Stop, resume, start
 from fedtailor.learning import Client, Payload
 from fedtailor.learning.private_steps import STEPS, PrivateSteps
 from fedtailor.methods import Method, methods
@@ -29,6 +33,8 @@ from fedtailor.nets.mlp import MLP
 from fedtailor.nets.resnet import ResNet18
 from fedtailor.privacy.sample_dp import EPSILON, Budget, SampleOptions, budget, why_not
 from fedtailor.privacy.sampled_gaussian import epsilon_of
+from fedtailor.report.results import read_results
+from fedtailor.report.tables import brief_sheet
 
 OWN = {name: cls for name, cls in methods.classes.items() if cls.__module__.startswith("fedtailor.methods.")}
 SOUND = sorted(name for name, cls in OWN.items() if not why_not(cls))
@@ -286,3 +292,25 @@ def test_the_same_bits_in_processes() -> None:
     assert torch.equal(one.server.state["body"], two.server.state["body"])
     assert [r[EPSILON] for r in one.metrics] == [r[EPSILON] for r in two.metrics]
     two.close()
+
+
+def test_a_resumed_run_has_the_same_bits_and_every_clients_epsilon_in_its_files(tmp_path: Path) -> None:
+    words = ["data=heart", "net=mlp", "net.hidden=4", "method=fedper", "rounds=3", "batch=40", "engine=inline"]
+    config = Config.load(words=[*words, "checkpoint_every=1", "privacy.sample_epsilon=6"])
+    stop = Stop()
+
+    def after_two(record: dict) -> None:
+        stop.asked = record["round"] == 2
+
+    start(config, tmp_path / "whole")
+    start(config, tmp_path / "parts", [after_two], stop)
+    resume(tmp_path / "parts")
+    files = [
+        (tmp_path / run / name).read_bytes() for name in ("clients.jsonl", "clients.csv") for run in ("whole", "parts")
+    ]
+    assert files[0] == files[1]
+    assert files[2] == files[3]
+    table = list(csv.DictReader((tmp_path / "whole" / "clients.csv").open()))
+    assert all(0.98 * 6 <= float(row["sample_epsilon"]) <= 6 for row in table)
+    sheet = brief_sheet(read_results(tmp_path / "whole"))
+    assert dict(zip(sheet.header, sheet.rows[0], strict=True))["ε of samples"] in ("5.99", "6", "5.98")

@@ -22,6 +22,7 @@ FOR_TESTS = re.compile(
 TABLES = {
     "methods": leaves.methods_table,
     "entries": leaves.entries_table,
+    "sample_dp": leaves.sample_dp_table,
     "scale": scale.scale_table,
     "stops": scale.stops_table,
     "averaged": scale.averaged_list,

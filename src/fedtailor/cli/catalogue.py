@@ -15,6 +15,7 @@ from fedtailor.experiment.config import DataSettings
 from fedtailor.methods import Method, methods
 from fedtailor.nets import nets
 from fedtailor.privacy.reveals import learnt, possible_rules
+from fedtailor.privacy.sample_dp import why_not
 from fedtailor.registry import Option, Registry, options
 
 REGISTRIES: dict[str, Registry] = {"methods": methods, "datasets": sources, "nets": nets, "partitions": partitions}
@@ -42,6 +43,7 @@ def describe(registry: Registry, name: str) -> RenderableType:
         lines.append(Text(_travels(cls)))
         lines += [Text(f"From {name} a curious server learns {what}") for name, what in learnt(cls).items()]
         lines += [Text(f"Rules for it, privacy.{name}=: {rules}") for name, rules in possible_rules(cls).items()]
+        lines.append(Text(f"Privacy for samples (privacy.sample_epsilon): {_protection(cls)}"))
     aliases = sorted(a for a, known in registry.aliases.items() if known == cls.name and a != cls.name)
     if aliases:
         lines.append(Text(f"Also called: {', '.join(aliases)}"))
@@ -57,6 +59,14 @@ def _travels(cls: type[Method]) -> str:
         f"Tasks: {', '.join(cls.tasks)}\n"
         f"Evaluated: {when}; BatchNorm statistics: {cls.bn_buffers}\nA client that joins after training {cls.new_client}"
     )
+
+
+def _protection(cls: type[Method]) -> str:
+    """Say whether private steps protect all that a method's clients send."""
+    reason = why_not(cls)
+    if reason:
+        return f"no, because {reason}"
+    return f"yes; without noise at home: {', '.join(cls.home)}" if cls.home else "yes"
 
 
 def _names(cls: type[Method]) -> tuple[str, ...]:

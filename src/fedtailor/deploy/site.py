@@ -33,7 +33,7 @@ from fedtailor.experiment.saved_models import describe_models
 from fedtailor.learning import Payload
 from fedtailor.learning.private_steps import STEPS
 from fedtailor.privacy.rules import Privacy
-from fedtailor.privacy.sample_dp import budget, check_run
+from fedtailor.privacy.sample_dp import EPSILON, budget, check_run
 from fedtailor.privacy.secure_sum import sums_of
 from fedtailor.privacy.secure_sum.contributors import Contributors
 from fedtailor.privacy.secure_sum.entries import taken_inbox
@@ -43,8 +43,12 @@ SERVED = {Work.HELLO, Work.SCORE, Work.SAVE_MODEL, Work.ONBOARD} | {w for w in W
 
 def leaving(outcome: Outcome, work: Work, privacy: Privacy | None) -> Outcome:
     """Everything that leaves a site passes through here last. With privacy, what has no rule of its own beside the payload stays."""
-    if privacy is None or not privacy.rules:
+    if privacy is None or not (privacy.rules or privacy.samples):
         return outcome
+    if not privacy.rules:  # the payload is protected as a whole; what else comes from samples is not
+        return replace(
+            outcome, loss=math.nan, score=None, logged={k: v for k, v in outcome.logged.items() if k == EPSILON}
+        )
     if work is Work.HELLO and outcome.up and not privacy.allows("hello"):
         raise FedTailorError(
             f"This run's method sends {', '.join(outcome.up)} before the first round, and no rule lets it (privacy.hello=plain would)."
@@ -60,8 +64,10 @@ def leaving(outcome: Outcome, work: Work, privacy: Privacy | None) -> Outcome:
 
 def described(site: SiteDescription, privacy: Privacy | None) -> SiteDescription:
     """Return a site's description without the counts that no rule lets out: one training sample, and no test samples."""
-    if privacy is None or not privacy.rules:
+    if privacy is None or not (privacy.rules or privacy.samples):
         return site
+    if not privacy.rules:
+        return replace(site, test=0)
     train = site.train if privacy.allows("samples") else min(site.train, 1)
     return replace(site, train=train, test=site.test if privacy.allows("scores") else 0)
 

@@ -92,12 +92,13 @@ def fast_clipped_sum(
             sound = torch.isfinite(squares)
             pairs = [(layer, _blotted(a, sound), _blotted(g, sound)) for layer, a, g in pairs]
             gradients = [_gradients(layer, a, g) for layer, a, g in pairs]
-        sums = [torch.zeros_like(p) for p in part.parameters]
+        sums: dict[int, Tensor] = {}
         for (layer, _, _), of_layer in zip(pairs, gradients, strict=True):
             own = {id(p): name for name, p in layer.named_parameters(recurse=False)}
             for k in layers[layer]:
                 sums[k] = of_layer[own[id(part.parameters[k])]].summed(factors)
-    return torch.cat([part.net.flat[:0], *(s.reshape(-1) for s in sums)])
+        found = (sums[k] if k in sums else torch.zeros_like(p) for k, p in enumerate(part.parameters))
+        return torch.cat([part.net.flat[:0], *(s.reshape(-1) for s in found)])
 
 
 @contextmanager
@@ -204,7 +205,8 @@ def _of_products(a: Tensor, g: Tensor, weight: Tensor) -> dict[str, Gradients]:
         summed = lambda c: ((c[:, None, None] * g).reshape(-1, outputs).T @ flat).view_as(weight)  # noqa: E731
         return {"weight": Gradients(squares, summed), "bias": bias}
     each = (g.transpose(1, 2) @ a).flatten(1)
-    return {"weight": Gradients(each.square().sum(1), lambda c: (c @ each).view_as(weight)), "bias": bias}
+    squares = torch.linalg.vector_norm(each, dim=1).square()  # unlike squares and their sum, in one pass
+    return {"weight": Gradients(squares, lambda c: (c @ each).view_as(weight)), "bias": bias}
 
 
 def _of_rows(ids: Tensor, g: Tensor, layer: nn.Embedding) -> Gradients:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fedtailor.methods import methods
 from fedtailor.privacy.reveals import still_learnt
 from fedtailor.privacy.rules import Privacy
+from fedtailor.privacy.sample_dp import EPSILON
 from fedtailor.report.results import Result
 from fedtailor.report.sheets import Sheet
 
@@ -17,14 +18,26 @@ UNCOVERED = (
 )
 
 
-def epsilon(result: Result) -> float:
+SAMPLES_UNCOVERED = (
+    "ε of samples is the largest that a client has spent of the privacy of its own samples, for all that it has sent. It covers no scores, "
+    "and no personal model that stays at a client."
+)
+
+
+def epsilon(result: Result, key: str = "epsilon") -> float:
     """Return the ε that a run has spent; NaN if it has no differential privacy."""
-    spent = (r.get("epsilon") for r in reversed(result.records))
+    spent = (r.get(key) for r in reversed(result.records))
     return next((float(value) for value in spent if value is not None), math.nan)
 
 
+def sample_epsilon(result: Result) -> float:
+    """Return the largest ε that a client has spent of its samples' privacy; NaN if they are not protected."""
+    return epsilon(result, EPSILON)
+
+
 def privacy_notes(results: Sequence[Result]) -> list[str]:
-    return [UNCOVERED] if any(math.isfinite(epsilon(r)) for r in results) else []
+    notes = {UNCOVERED: epsilon, SAMPLES_UNCOVERED: sample_epsilon}
+    return [note for note, spent in notes.items() if any(math.isfinite(spent(r)) for r in results)]
 
 
 def privacy_sheets(results: Sequence[Result]) -> list[Sheet]:
@@ -33,7 +46,7 @@ def privacy_sheets(results: Sequence[Result]) -> list[Sheet]:
     for result in results:
         privacy = Privacy.read(result.config.get("privacy"))
         method = methods.classes.get(result.method)
-        if privacy is None or method is None:
+        if privacy is None or method is None or not privacy.rules:
             continue
         for name in method.up:
             if (rule := privacy.rules.get(name)) is None:  # protected by private steps alone

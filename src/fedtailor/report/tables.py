@@ -15,7 +15,7 @@ from fedtailor.printable import cell
 from fedtailor.report.attack import attack_notes, backdoor_success
 from fedtailor.report.groups import NO_MATTER, by_method, differing, flat
 from fedtailor.report.material import Material
-from fedtailor.report.privacy import epsilon, privacy_notes
+from fedtailor.report.privacy import epsilon, privacy_notes, sample_epsilon
 from fedtailor.report.results import Result
 from fedtailor.report.sheets import Best, Sheet, as_rich
 from fedtailor.report.significance import TESTS, Verdict, against, choose_baseline, ranked
@@ -60,6 +60,7 @@ BYTES = Aspect("bytes per round", lambda r: r.bytes_per_round, lambda v: readabl
 PACE = Aspect("seconds per round", lambda r: r.seconds / len(r.records), lambda v: f"{v.mean():.3g}")
 BACKDOOR = Aspect("backdoor success", backdoor_success, Headline().written)
 EPSILON = Aspect("ε of clients", epsilon, lambda v: f"{v.mean():.3g}" if np.isfinite(v).all() else "—")
+SAMPLE_EPSILON = Aspect("ε of samples", sample_epsilon, lambda v: f"{v.max():.3g}" if np.isfinite(v).all() else "—")
 SECONDS = Aspect("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
 
 
@@ -80,7 +81,7 @@ def aspects(results: Sequence[Result], metric: Headline, wanted: Sequence[Statis
     """Return the columns of a comparison."""
     validated = bool(results) and all(any(k.startswith("validation_") for k in r.last) for r in results)
     tricked = [BACKDOOR] if any(np.isfinite(backdoor_success(r)) for r in results) else []
-    spent = [EPSILON] if any(np.isfinite(epsilon(r)) for r in results) else []
+    spent = [a for a in (EPSILON, SAMPLE_EPSILON) if np.isfinite(a.numbers(results)).any()]
     return [*(aspect(metric, s, validated=validated) for s in wanted), *tricked, *spent, *costs]
 
 
