@@ -198,7 +198,7 @@ def test_the_examples_in_docstrings(path, federation):
     )
     digits = np.random.default_rng(0)
     known = {"ft": ft, "federation": federation, "MyModule": MyModule}
-    known |= {"x": digits.normal(size=(400, 5)).astype(np.float32), "y": digits.integers(0, 4, 400)}
+    known |= {"x": digits.normal(size=(2000, 5)).astype(np.float32), "y": digits.integers(0, 10, 2000)}
     found = [test for test in doctest.DocTestFinder().find(module, extraglobs=known) if test.examples]
     assert found
     for test in found:

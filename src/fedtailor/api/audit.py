@@ -33,8 +33,8 @@ def audit(
     It needs the run's data again: a federation or net made in Python is given with it. The same call goes on with what time did not
     allow. `on_unit` is told the name of each measurement when it begins, and then what it found.
 
-    >>> found = ft.audit("runs/a", minutes=5)  # doctest: +SKIP
-    >>> [(f.entry, f.measurement, f.score, f.verdict) for f in found.findings]  # doctest: +SKIP
+    >>> found = ft.audit("runs/a", minutes=5)
+    >>> verdicts = [(f.entry, f.measurement, f.score, f.verdict) for f in found.findings]
     """
     opened = run if isinstance(run, Run) else Run.open(run, federation, net)
     if opened.state != "finished":
