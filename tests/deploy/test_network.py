@@ -343,7 +343,15 @@ def test_sites_with_other_categories_are_refused_in_words_and_train_once_they_ha
 def test_a_private_federation_keeps_counts_and_scores_at_its_sites_and_its_noise_secret(tmp_path):
     """Killed after its first round, the server goes on with the same noise, and nothing is spent twice."""
     pytest.importorskip("dp_accounting")
-    folder = make(tmp_path / "fed", "clients=2", "rounds=3", "method=fedrep", "privacy.body=dp", "privacy.noise=1")
+    folder = make(
+        tmp_path / "fed",
+        "clients=2",
+        "rounds=3",
+        "method=fedrep",
+        "privacy.body=dp",
+        "privacy.noise=1",
+        "privacy.delta=0.001",
+    )
     with started(folder) as (server, _):
         wait_until(lambda: rounds(folder) or server.ended, "no first round")
         os.kill(server.process.pid, signal.SIGKILL)

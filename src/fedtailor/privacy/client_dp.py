@@ -27,6 +27,7 @@ log = logging.getLogger("fedtailor")
 CLIP = "privacy.clip"  # in the server's state, where the clip adapts
 CLIP_RATE = 0.2  # η of adaptive clipping, and how much of the participants its noise is (Andrew et al., 2021)
 COUNT_NOISE = 0.05
+LARGE_DELTA = 0.01
 WIDEST = 1e4  # how far an adaptive clip may move from the first, in either direction
 
 
@@ -42,6 +43,12 @@ class Amount:
     def of(cls, dp: DPOptions, sampling: Sampling, rounds: int) -> Amount:
         """Solve for the noise of the whole run, or count the rounds that the given noise allows."""
         delta = default_delta(sampling.clients) if dp.delta is None else dp.delta
+        if delta > LARGE_DELTA:
+            log.warning(
+                "δ = %.2g with %d clients is a large chance of no protection, and makes ε look small: give privacy.delta=0.001, say.",
+                delta,
+                sampling.clients,
+            )
         if dp.noise is None:
             assert dp.epsilon is not None
             accountant = Accountant(solve_noise(dp.epsilon, delta, sampling, rounds), sampling, delta)
