@@ -12,7 +12,6 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.simulation import Simulation
 from fedtailor.papers.grid import Job
-from fedtailor.papers.measures import MeasuredRun
 
 T = TypeVar("T")
 
@@ -31,7 +30,7 @@ class Estimate:
 
 
 def estimate(jobs: Iterable[Job], tick: Callable[[str], None] = lambda text: None) -> Estimate:
-    """Probe one method of each family on each data set; a run under way is extrapolated from its finished rounds."""
+    """Probe one method of each family on each data set; of a run under way, the rounds that are left count."""
     found = Estimate()
     by_data: dict[str, list[Job]] = {}
     for job in jobs:
@@ -53,9 +52,6 @@ def _probe_all(jobs: list[Job], federation: Federation, found: Estimate, tick: C
     known: dict[str, float | str] = {}
     for job in jobs:
         config = job.config
-        if job.done:
-            found.seconds[job.name] = seconds_per_step(MeasuredRun(job.folder, config).rounds) * (job.steps - job.done)
-            continue
         kind = _kind(config)
         if kind not in known:
             tick(f"one round of {config.method.name} on {config.data.name}")
@@ -68,7 +64,7 @@ def _probe_all(jobs: list[Job], federation: Federation, found: Estimate, tick: C
         if isinstance(cost, str):
             found.gaps[job.name] = cost
         else:
-            found.seconds[job.name] = cost
+            found.seconds[job.name] = cost * (1 - job.done / job.steps)
 
 
 def probe(config: Config, federation: Federation) -> float:
