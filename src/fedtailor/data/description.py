@@ -171,8 +171,12 @@ class Description:
     def plain(self) -> dict[str, Any]:
         return {"format": FORMAT, **dataclasses.asdict(self)}
 
+    def text(self) -> str:
+        """Return the JSON of its file."""
+        return json.dumps(self.plain(), indent=1, ensure_ascii=False) + "\n"
+
     def write(self, path: Path) -> None:
-        replace_text(path, json.dumps(self.plain(), indent=1, ensure_ascii=False) + "\n")
+        replace_text(path, self.text())
 
     @classmethod
     def load(cls, path: Path) -> Description:

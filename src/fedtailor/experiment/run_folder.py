@@ -125,15 +125,18 @@ class RunFolder:
         try:
             known = Description.load(self.description)
         except FedTailorError:
-            if self.description.exists():
-                log.warning("'%s' was damaged: it is written anew.", self.description)
-            description.write(self.description)
-            return
+            known = description
         if known != description:
             misfit = known.misfit(description) or "its scaling, values or labels are others"
             raise FedTailorError(
                 f"The data is not what the run in '{self.path}' began with: {misfit}. Set the data back, or start a new run."
             )
+        there = self.description.exists()
+        if there and self.description.read_bytes() == description.text().encode():
+            return
+        if there:  # a digit beyond the precision of a number changes no value
+            log.warning("'%s' was damaged: it is written anew.", self.description)
+        description.write(self.description)
 
     def reopen(self) -> None:
         """Continue the growing files as they are."""
