@@ -1,6 +1,7 @@
 # make demo     set up .venv and train a few methods on embedded data (digits, then four hospitals), with tables and pictures at the end
 # make test     set up .venv and pass all tests but those that take long and those over the network
 # make slow     pass those that take long: clusters, killed processes, browsers
+# make pages    pass those of the docs that take long: commands of pages and cards, the demo's table, the built site in a browser
 # make network  pass those over the network: real server and site processes on the loopback network, and attacks on them
 # make docs     set up .venv and build the site into site/, without warnings and without network
 VENV := .venv
@@ -9,7 +10,7 @@ READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 PYTHON ?= python3
 
-.PHONY: demo test slow network lint docs bench clean
+.PHONY: demo test slow pages network lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/fedtailor compare local fedavg fedper fedrep data=digits clients=20 partition.beta=0.1 net=lenet rounds=30 lr=0.1 --out runs/demo
@@ -19,7 +20,10 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 slow: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --ignore=tests/docs
+
+pages: docs
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow tests/docs
 
 network: $(READY)
 	$(BIN)/python -m pytest -m network
