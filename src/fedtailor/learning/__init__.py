@@ -3,9 +3,10 @@
 from fedtailor.learning.descent import Descent
 from fedtailor.learning.losses import Loss, near_prototypes, prototype_distance
 from fedtailor.learning.mixing import Payload, Reply, State, mixed, weighted_mean
-from fedtailor.learning.participants import Client, Participant, Server
+from fedtailor.learning.participants import Client, Participant
 from fedtailor.learning.protocol import Protocol
 from fedtailor.learning.prototypes import class_means, mean_of_means
+from fedtailor.learning.server import Server
 from fedtailor.nets.net import Pull
 
 __all__ = [
