@@ -188,7 +188,7 @@ def drawn(federation, method, client=2, known=(True, True, True), batch=10):
     party = simulation.worker._client(client, 2, "fit")
     level = torch.arange(1.0, 4.0, dtype=torch.float64).unsqueeze(1).expand(3, DIMENSIONS)
     payload = {"prototypes": 10 * level, "spread": level, "known": torch.tensor(known)}
-    z, y = method._head_samples(party, party.net(), payload)
+    z, y = method._augmented(party, party.net(), payload)
     own, labels = party.embed(party.net())
     assert torch.equal(z[: len(own)], own)
     assert torch.equal(y[: len(own)], labels)
@@ -232,7 +232,7 @@ def test_clipping_only_lifts_negative_features(federation):
     payload = simulation.method.send(simulation.server, 2)
     party = simulation.worker._client(2, 2, "fit")
     samples = [
-        PGFedSplit(cov="full", clip_nonneg=clip)._head_samples(
+        PGFedSplit(cov="full", clip_nonneg=clip)._augmented(
             simulation.worker._client(2, 2, "fit"), party.net(), payload
         )
         for clip in (False, True)
