@@ -198,10 +198,10 @@ class Privacy:
         own = {name: self.rules[name] for name in method.up}
         for name, rule in own.items():
             if rule.averages and (name not in method.averaged or name in method.individually):
-                able = ", ".join(n for n in method.averaged if n not in method.individually) or "nothing"
+                able = ", ".join(n for n in method.averaged if n not in method.individually)
                 raise FedTailorError(
                     f"privacy.{name} = {rule} is for an entry that the server only averages, but {method.name} uses each client's {name} "
-                    f"by itself. It only averages {able}."
+                    f"by itself. It {f'only averages {able}' if able else 'averages nothing'}."
                 )
             if rule.secure_sum and method.mean_by == "own weights":
                 raise FedTailorError(
