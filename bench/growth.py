@@ -5,8 +5,9 @@
 
 The net is bench.server's: a LeNet with 62,000 weights, 120 features and 10 classes. In the first round everybody takes part, so that
 the server has what it will ever keep; then a round is measured with 100 participants, and one in which all take part. Bytes are sizes of
-tensors, and exact. Work is CPU time of this process, the shortest of three: read its growth, not its seconds. A few clients train; their
-replies, slightly perturbed, stand for those of all. PerAda and HEART-PFL take one step of distillation.
+tensors, and exact. Work is CPU time of this process, the shortest of three, or one measurement with all
+clients taking part: read its growth, not its seconds. A few clients train; their replies, slightly perturbed, stand for those of all.
+PerAda and HEART-PFL take one step of distillation.
 """
 
 from __future__ import annotations

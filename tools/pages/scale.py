@@ -102,7 +102,7 @@ def stops_table() -> str:
         models = each / sizes[max(sizes)]["model"]
         why = [_models(round(models, 1)) if models >= 0.05 else f"keeps {bytes_of(each)} per client"]
         why += [f"keeps {pairs:.0f} bytes per pair of clients"] if pairs > 0 else []
-        why += ["compares all pairs of participants"] if slow else []
+        why += ["its work grows faster than the number of participants, as of all pairs"] if slow else []
         full = next(n for n in (10**k * m for k in range(3, 9) for m in range(1, 10)) if at(sizes, "kept", n) > MEMORY)
         rows.append((full, [f"[`{name}`](methods/{name}.md)", ", ".join(why), f"*{full:,} clients*"]))
     return table(

@@ -56,13 +56,11 @@ class Rule:
         if None in parts or wrong or len(found) < len(parts):
             near = nearest(wrong[0], WORDS) if wrong else ""
             raise FedTailorError(
-                f"privacy.{name} = {text!r} is no rule.{near} Rules: plain, refuse, dp, secure-sum, robust(NAME), and dp+secure-sum."
+                f"privacy.{name} = {text!r} is no rule.{near} Rules: plain, refuse, dp, secure-sum and robust(NAME)."
             )
         rule = cls(found)
         if len(found) > 1 and (set(found) & set(ALONE) or "robust" in found):
-            raise FedTailorError(
-                f"privacy.{name} = {text!r} contradicts itself: {_why_alone(found)} Only dp and secure-sum go together."
-            )
+            raise FedTailorError(f"privacy.{name} = {text!r} contradicts itself: {_why_alone(found)} Give one rule.")
         empty = [word for word, given in found.items() if (word == "robust") != bool(given) and word != "dp"]
         if empty:
             how = "robust needs the name of a mean, such as robust(median)." if empty == ["robust"] else ""
