@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from fedtailor.cli.app import app
 from fedtailor.errors import FedTailorError
 from fedtailor.papers.claims import claim as module
-from fedtailor.papers.claims.claim import Arm, Claim, Comparison, Protocol
+from fedtailor.papers.claims.claim import Arm, ArmPair, Claim, ClaimProtocol
 from fedtailor.papers.grid import carry_on
 
 WORDS = "data=digits data.fraction=0.1 partition=iid clients=2 net=mlp net.hidden=[4] rounds=1 batch=64"
@@ -19,9 +19,9 @@ WORDS = "data=digits data.fraction=0.1 partition=iid clients=2 net=mlp net.hidde
 @pytest.fixture
 def tiny(monkeypatch) -> Claim:
     arms = (Arm(name, (f"method={name}",)) for name in ("local", "fedavg"))
-    protocol = Protocol("tiny", "digits", tuple(WORDS.split()))
+    protocol = ClaimProtocol("tiny", "digits", tuple(WORDS.split()))
     full = ("pgfedsplit/table2", "FashionMNIST, Dir 0.1")
-    claim = Claim("field", "tiny", "Alone is better.", "nowhere", protocol, (Comparison(*arms),), full, seeds=1)
+    claim = Claim("field", "tiny", "Alone is better.", "nowhere", protocol, (ArmPair(*arms),), full, seeds=1)
     monkeypatch.setattr(module, "claims", lambda: (claim,))
     return claim
 

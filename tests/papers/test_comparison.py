@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from fedtailor.papers.comparison import Comparison, MeasuredCell, comparison_of
-from fedtailor.papers.grid import Grid
+from fedtailor.papers.grid import RunGrid
 from fedtailor.papers.presets import find
 from fedtailor.papers.reproduction import ranks
 
@@ -17,7 +17,7 @@ def comparison(tmp_path, measured: dict[str, float], column: str = "CIFAR10, Dir
     preset = find("pgfedsplit/table3")
     preset = replace(preset, cells=tuple(c for c in preset.cells if c.column == column))
     entries = [MeasuredCell(c, (measured[c.row],) if c.row in measured else (), ()) for c in preset.cells]
-    return Comparison(preset, "shrunk", entries, Grid(preset, tmp_path))
+    return Comparison(preset, "shrunk", entries, RunGrid(preset, tmp_path))
 
 
 def test_spearman_and_ranks_agree_with_scipy_and_with_the_eye(tmp_path):
@@ -42,13 +42,13 @@ def test_less_is_better_where_time_is_measured(tmp_path):
     column = preset.columns[0]
     cells = [c for c in preset.cells if c.column == column][:2]
     entries = [MeasuredCell(cells[0], (5.0,), ()), MeasuredCell(cells[1], (3.0,), ())]
-    cells = Comparison(preset, "", entries, Grid(preset, tmp_path)).reproduction.cells
+    cells = Comparison(preset, "", entries, RunGrid(preset, tmp_path)).reproduction.cells
     assert [measured for measured, _ in ranks(cells)] == [2, 1]
 
 
 def test_gaps_have_their_reason_and_the_file_says_all(tmp_path):
     preset = find("pgfedsplit/fig4")
-    grid = Grid(preset, tmp_path)
+    grid = RunGrid(preset, tmp_path)
     found = comparison_of(grid, "", {grid.jobs[0].name: "no data"})
     assert [e.gap for e in found.entries] == ["no data", "not finished yet"]
     values = found.reproduction.model_dump()
@@ -59,6 +59,6 @@ def test_gaps_have_their_reason_and_the_file_says_all(tmp_path):
 
 def test_parameters_are_counted_without_a_run(tmp_path):
     preset = find("heart/table2")
-    grid = Grid(preset, tmp_path)
+    grid = RunGrid(preset, tmp_path)
     assert grid.jobs == []
     assert all(e.measured for e in comparison_of(grid, "", {}).entries)

@@ -16,7 +16,7 @@ import pytest
 from fedtailor import Config, FedTailorError
 from fedtailor.experiment.run import Stop
 from fedtailor.papers.estimate import estimate, probe, timed
-from fedtailor.papers.grid import Grid, Job, carry_on, carry_out
+from fedtailor.papers.grid import Job, RunGrid, carry_on, carry_out
 
 
 def numbers(job: Job) -> list[str]:
@@ -27,7 +27,7 @@ def numbers(job: Job) -> list[str]:
 
 @pytest.fixture
 def jobs(ablation, tmp_path) -> list[Job]:
-    return Grid(ablation, tmp_path).jobs
+    return RunGrid(ablation, tmp_path).jobs
 
 
 def test_each_run_is_an_ordinary_folder_and_is_done_once(jobs):
@@ -98,7 +98,7 @@ def test_the_estimate_finds_missing_data_before_anything_runs(jobs, tmp_path):
 
 
 def test_a_folder_of_other_settings_is_refused(ablation, tmp_path):
-    grid = Grid(ablation, tmp_path)
+    grid = RunGrid(ablation, tmp_path)
     carry_on(grid.jobs[0])
     grid.check()
     cells = tuple(
@@ -106,7 +106,7 @@ def test_a_folder_of_other_settings_is_refused(ablation, tmp_path):
         for c in ablation.cells
     )
     with pytest.raises(FedTailorError, match="other settings"):
-        Grid(replace(ablation, cells=cells), tmp_path).check()
+        RunGrid(replace(ablation, cells=cells), tmp_path).check()
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from fedtailor import Federation, Simulation
 from fedtailor.papers import landscape
 from fedtailor.papers.comparison import comparison_of
-from fedtailor.papers.grid import Grid, carry_on
+from fedtailor.papers.grid import RunGrid, carry_on
 from fedtailor.papers.presets import find
 from fedtailor.papers.scale import Scale
 from fedtailor.report.figures import accuracy_by_label, draw_figures, telling_client
@@ -37,7 +37,7 @@ STAGED = f"{DIGITS},net=cnn,net.conv1=2,net.conv2=2,net.hidden=4,augment=none,pa
 def test_each_figure_of_a_preset_is_drawn_in_both_formats(name, scale, figures, tmp_path, monkeypatch):
     monkeypatch.setattr(landscape, "POINTS", 3)
     small = Scale.parse(scale, find(name)).shrunk(find(name))
-    grid = Grid(small, tmp_path)
+    grid = RunGrid(small, tmp_path)
     for job in grid.jobs:
         carry_on(job)
     drawn = draw_figures(comparison_of(grid, "2 rounds <only>", {}), tmp_path)
@@ -50,7 +50,7 @@ def test_each_figure_of_a_preset_is_drawn_in_both_formats(name, scale, figures, 
 
 def test_a_figure_without_runs_is_left_out(tmp_path):
     preset = find("pgfedsplit/fig5")
-    assert draw_figures(comparison_of(Grid(preset, tmp_path), "", {}), tmp_path) == []
+    assert draw_figures(comparison_of(RunGrid(preset, tmp_path), "", {}), tmp_path) == []
 
 
 def test_accuracy_by_label_counts_every_label_of_all_clients(federation: Federation):

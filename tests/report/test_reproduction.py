@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from fedtailor.papers.comparison import comparison_of
-from fedtailor.papers.grid import Grid
+from fedtailor.papers.grid import RunGrid
 from fedtailor.papers.presets import find
 from fedtailor.report.reproduction import reproduction_csv, reproduction_markdown
 
 
 def test_tables_say_the_scale_the_gaps_and_the_choices_and_escape_what_users_wrote(tmp_path):
     preset = find("fedsimsup/table1")
-    grid = Grid(preset, tmp_path)
+    grid = RunGrid(preset, tmp_path)
     reason = "a <b> | c\nsecond line"
     found = comparison_of(grid, "5 % of the samples", {job.name: reason for job in grid.jobs}).reproduction
     text = reproduction_markdown(found)

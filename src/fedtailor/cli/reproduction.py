@@ -14,7 +14,7 @@ from fedtailor.experiment.config import Config
 from fedtailor.extras import can_draw
 from fedtailor.files import make_folder
 from fedtailor.papers.comparison import Comparison, comparison_of
-from fedtailor.papers.grid import Grid, slug
+from fedtailor.papers.grid import RunGrid, slug
 from fedtailor.papers.presets import Preset, find
 from fedtailor.papers.reproduction import FULL
 from fedtailor.papers.scale import Scale
@@ -28,7 +28,7 @@ class PlannedReproduction:
 
     preset: Preset
     scale: str
-    grid: Grid
+    grid: RunGrid
 
     @classmethod
     def plan(cls, name: str, scale: str, words: list[str], out: Path | None) -> PlannedReproduction:
@@ -45,7 +45,7 @@ class PlannedReproduction:
         folder = out or Path("runs") / "-".join(
             filter(None, (slug(name), slug(" ".join((*asked.overrides, *asked.over)))))
         )
-        grid = Grid(preset, folder)
+        grid = RunGrid(preset, folder)
         for job in grid.jobs[:: preset.seeds]:
             Config.load(words=job.overrides)  # an invalid override is reported now, not by every run
         return cls(preset, asked.description(whole), grid)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtailor.papers.grid import Grid, Job
+from fedtailor.papers.grid import Job, RunGrid
 from fedtailor.papers.measures import MEASURES, MeasuredRun
 from fedtailor.papers.presets import Preset, PresetCell
 from fedtailor.papers.reproduction import ReproducedCell, Reproduction, rank_correlation
@@ -58,7 +58,7 @@ class Comparison:
     preset: Preset
     scale: str
     entries: list[MeasuredCell]
-    grid: Grid
+    grid: RunGrid
 
     def column(self, name: str) -> list[MeasuredCell]:
         return [entry for entry in self.entries if entry.cell.column == name]
@@ -79,13 +79,13 @@ class Comparison:
         return Reproduction.model_validate(about | {"cells": cells, "spearman": orders})
 
 
-def comparison_of(grid: Grid, scale: str, gaps: Mapping[str, str]) -> Comparison:
+def comparison_of(grid: RunGrid, scale: str, gaps: Mapping[str, str]) -> Comparison:
     """Measure all finished runs of a grid."""
     preset = grid.preset
     return Comparison(preset, scale, [_entry(grid, cell, gaps) for cell in preset.cells], grid)
 
 
-def _entry(grid: Grid, cell: PresetCell, gaps: Mapping[str, str]) -> MeasuredCell:
+def _entry(grid: RunGrid, cell: PresetCell, gaps: Mapping[str, str]) -> MeasuredCell:
     measure = MEASURES[cell.measure]
     if not measure.needs_run:
         run = MeasuredRun(grid.out, Job(grid.out, cell.parts[0].overrides, False).config)

@@ -77,7 +77,7 @@ class GridStatus:
     gaps: dict[str, str] = field(default_factory=dict)
 
 
-class Grid:
+class RunGrid:
     """The runs that a preset's cells need, each once, however many cells use it."""
 
     def __init__(self, preset: Preset, out: Path) -> None:

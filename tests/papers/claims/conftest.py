@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedtailor.papers.claims.claim import Arm, Claim, Comparison, Protocol
+from fedtailor.papers.claims.claim import Arm, ArmPair, Claim, ClaimProtocol
 
 WORDS = (
     "data=digits data.fraction=0.3 partition=pathological partition.classes_per_client=2 clients=5 net=mlp net.hidden=[8] "
@@ -13,13 +13,13 @@ WORDS = (
 OWN_HEADS, ONE_MODEL = Arm("FedPer", ("method=fedper",)), Arm("FedAvg", ("method=fedavg",))
 
 
-def claim_of(*comparisons: Comparison) -> Claim:
+def claim_of(*comparisons: ArmPair) -> Claim:
     return Claim(
         paper="field",
         key="own-heads",
         says="Own heads are ahead of one model.",
         source="Table 0",
-        protocol=Protocol("tiny", "digits", tuple(WORDS.split())),
+        protocol=ClaimProtocol("tiny", "digits", tuple(WORDS.split())),
         comparisons=comparisons,
         full=("pgfedsplit/table2", "FashionMNIST, Dir 0.1"),
     )
@@ -27,12 +27,12 @@ def claim_of(*comparisons: Comparison) -> Claim:
 
 @pytest.fixture(scope="session")
 def claim() -> Claim:
-    return claim_of(Comparison(OWN_HEADS, ONE_MODEL, published=14.2))
+    return claim_of(ArmPair(OWN_HEADS, ONE_MODEL, published=14.2))
 
 
 @pytest.fixture(scope="session")
 def opposite() -> Claim:
-    return claim_of(Comparison(ONE_MODEL, OWN_HEADS, published=14.2))
+    return claim_of(ArmPair(ONE_MODEL, OWN_HEADS, published=14.2))
 
 
 @pytest.fixture(scope="session")

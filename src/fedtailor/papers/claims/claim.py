@@ -30,7 +30,7 @@ ALWAYS = ("save_models=false", "engine=inline")  # seeds deal samples anew: clie
 
 
 @dataclass(frozen=True)
-class Protocol:
+class ClaimProtocol:
     """An affordable protocol: what every run of it has in common."""
 
     name: str
@@ -52,7 +52,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ArmPair:
     """The arm that is said to be ahead, and one that it is compared with; `published` is its lead in points."""
 
     arm: Arm
@@ -68,8 +68,8 @@ class Claim:
     key: str
     says: str
     source: str
-    protocol: Protocol
-    comparisons: tuple[Comparison, ...]
+    protocol: ClaimProtocol
+    comparisons: tuple[ArmPair, ...]
     full: tuple[str, str]
     metric: str = "accuracy"
     seeds: int = SEEDS
@@ -107,7 +107,7 @@ class Claim:
 def claims() -> tuple[Claim, ...]:
     """Return all claims, paper by paper."""
     protocols = {
-        name: Protocol(name, facts["title"], tuple(facts["overrides"].split()), facts.get("judged", ""))
+        name: ClaimProtocol(name, facts["title"], tuple(facts["overrides"].split()), facts.get("judged", ""))
         for name, facts in _read("protocols").items()
     }
     return tuple(claim for paper in PAPERS for claim in PaperClaims(paper, protocols).claims())
@@ -145,7 +145,7 @@ def jobs_of(asked: Sequence[Claim], out: Path) -> list[Job]:
 class PaperClaims:
     """One paper's TOML file, and the claims it defines."""
 
-    def __init__(self, paper: str, protocols: dict[str, Protocol]) -> None:
+    def __init__(self, paper: str, protocols: dict[str, ClaimProtocol]) -> None:
         self.paper = paper
         self.facts = _read(paper)
         self.protocols = protocols
@@ -174,10 +174,10 @@ class PaperClaims:
             found=facts.get("found", ""),
         )
 
-    def comparison(self, arm: str, rival: str, cells: dict[str, PresetCell], protocol: str) -> Comparison:
+    def comparison(self, arm: str, rival: str, cells: dict[str, PresetCell], protocol: str) -> ArmPair:
         numbers = [in_points(cells[name]) if name in cells else None for name in (arm, rival)]
         lead = None if None in numbers else round(numbers[0] - numbers[1], 2)  # type: ignore[operator]
-        return Comparison(self.arm(arm, protocol), self.arm(rival, protocol), lead)
+        return ArmPair(self.arm(arm, protocol), self.arm(rival, protocol), lead)
 
     def arm(self, name: str, protocol: str) -> Arm:
         """Return the arm of that name: as the file has it for this protocol, as the file has it, or as the paper's row."""

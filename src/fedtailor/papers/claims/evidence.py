@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.files import make_folder, replace_text
-from fedtailor.papers.claims.claim import Arm, Claim, Comparison, in_points, jobs_of
+from fedtailor.papers.claims.claim import Arm, ArmPair, Claim, in_points, jobs_of
 from fedtailor.papers.claims.effect import Effect, effect, together, verdict
 from fedtailor.papers.estimate import seconds_per_step
 from fedtailor.papers.grid import Job
@@ -190,7 +190,7 @@ def _tuned(known: Mapping[str, Any], arm: Arm) -> dict[int, ArmRun]:
     return {run["seed"]: ArmRun(np.array(run["clients"], dtype=float), None) for run in runs}
 
 
-def _compared(claim: Claim, comparison: Comparison, runs: Runs) -> Compared:
+def _compared(claim: Claim, comparison: ArmPair, runs: Runs) -> Compared:
     one, other = runs[comparison.arm], runs[comparison.against]
     seeds = sorted(one.keys() & other.keys())
     found = Compared(arm=comparison.arm.name, against=comparison.against.name, published=comparison.published)
