@@ -17,13 +17,15 @@ from fedtailor.randomness import seeded
 class Aggregation:
     """Aggregates replies by the method's rule; whatever clients send, the server's state stays finite."""
 
-    def __init__(self, method: Method, server: Server, engine: Engine, notices: Notices, few: int) -> None:
+    def __init__(
+        self, method: Method, server: Server, engine: Engine, notices: Notices, few: int, dp: ClientDP | None
+    ) -> None:
         self.method = method
         self.server = server
         self.engine = engine
         self.notices = notices
         self.few = few
-        self.dp: ClientDP | None = None  # if some entries are protected
+        self.dp = dp  # if some entries are protected
 
     def aggregate(self, replies: Sequence[Reply], sent: Mapping[int, Payload]) -> list[Reply]:
         """Make the server's new state; return the replies that were used. `sent` has what each client was sent."""

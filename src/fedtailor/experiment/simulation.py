@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from torch import Tensor, nn
 
 from fedtailor.attacks import Attack
 from fedtailor.data.federation import Federation
-from fedtailor.engines import Engine, Outcome, Work, start_engine
+from fedtailor.engines import Engine, Outcome, Work
 from fedtailor.engines.base import Send, save_module
-from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.aggregation import Aggregation
 from fedtailor.experiment.by_client import ByClient, Traffic
@@ -24,31 +23,25 @@ from fedtailor.experiment.callbacks import Callback, Record, calling
 from fedtailor.experiment.clock import Clock
 from fedtailor.experiment.evaluation import patience_is_over, summarize_federation, with_best
 from fedtailor.experiment.headline import last_mean
-from fedtailor.experiment.hostile import Given, attacked, attackers_of, set_robust_means
+from fedtailor.experiment.hostile import Given, attacked
 from fedtailor.experiment.ledger import Ledger
 from fedtailor.experiment.notices import Notices
 from fedtailor.experiment.options import ProtocolOptions, keywords_of
-from fedtailor.experiment.protection import protect, sampling_of
-from fedtailor.experiment.sample_budgets import most_spent, protect_samples
+from fedtailor.experiment.protection import sampling_of
+from fedtailor.experiment.sample_budgets import most_spent
 from fedtailor.experiment.sampling import select
+from fedtailor.experiment.setup import Safeguards, set_up
 from fedtailor.files import writing
-from fedtailor.learning import Payload, Protocol, Reply, Server, State
+from fedtailor.learning import Payload, Protocol, Reply, State
 from fedtailor.learning.cores import torch_threads
-from fedtailor.learning.modules import Modules
-from fedtailor.learning.samples import Samples
 from fedtailor.learning.scoring import Score
 from fedtailor.methods import Method, methods
 from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.fitting import fitting_net
 from fedtailor.privacy.noise import SecretNoise
 from fedtailor.privacy.rules import Privacy
-from fedtailor.privacy.secure_sum import sums_of
 from fedtailor.registry import build, named
 from fedtailor.robust import RobustMean
-
-if TYPE_CHECKING:
-    from fedtailor.experiment.secure_rounds import SecureRounds
-    from fedtailor.privacy.secure_sum.contributors import Contributors
 
 V = TypeVar("V")
 
@@ -98,32 +91,12 @@ class Simulation:
         self.federation = federation = federation.with_validation(self.protocol.validation, self.protocol.seed)
         self.method = method if isinstance(method, Method) else methods.build(method, {})
         self.privacy = Privacy.read(privacy)
-        rules = {} if self.privacy is None else self.privacy.of(self.method)
-        sums = sums_of(self.privacy, self.method, Engine.run, self.protocol.seed)
-        if self.protocol.server_optimizer != "none" and not self.method.averaged:
-            raise FedTailorError(
-                f"server_optimizer = {self.protocol.server_optimizer!r} needs a method whose server averages (server.average, declared by "
-                f"`averaged`), which '{self.method.name}' does not do. Leave it out."
-            )
-        sizes = [len(c.train) for c in federation.clients]
-        self.candidates = [i for i, size in enumerate(sizes) if size]
-        self.attackers = attackers_of(attack, engine, self.candidates, self.protocol.seed)
-        if self.attackers and sums is not None:
-            raise FedTailorError(
-                f"attack = {self.attackers.attack.name} changes replies, but with secure-sum they are masked already. Leave one out."
-            )
-        held = self.attackers.poisoned(federation) if self.attackers else federation
-        worker = Worker(held, self.method, net, head, self.protocol, rules=rules, sums=sums)
-        modules = Modules(net, head, federation.task, self.protocol, worker.modules.carry_buffers)
-        proxy = Samples(federation.server, federation, self.protocol, ready=worker.ready)
-        if isinstance(engine, str):
-            protect_samples(self.privacy, worker, Server(modules, proxy, self.protocol, sizes))
-            engine = start_engine(engine, worker, workers, ray_address)
-        self.engine = engine
-        self.worker = worker
-        self.server = Server(modules, proxy, self.protocol, sizes)
-        set_robust_means(self.server, self.method, rules, robust, len(self.candidates))
-        self.everyone = list(range(len(sizes)))
+        safeguards = Safeguards(self.privacy, robust, attack, secret)
+        setup = set_up(federation, self.method, net, head, self.protocol, safeguards, engine, workers, ray_address)
+        self.engine, self.worker, self.server = setup.engine, setup.worker, setup.server
+        self.candidates = setup.candidates
+        self.attackers = setup.attackers
+        self.everyone = list(range(len(federation.clients)))
         self.path: Path | None = None  # its run folder, if it has one
         self.round = 0
         self.last_round = self.protocol.rounds
@@ -133,11 +106,11 @@ class Simulation:
         self.outcomes: dict[int, Outcome] = {}
         self.traffic = self._no_traffic()
         self.ledger = Ledger()
-        self.notices = Notices(engine.name)
-        few = max(federation.classes, len(sizes))
-        self.aggregation = Aggregation(self.method, self.server, engine, self.notices, few)
-        self.dp = self.aggregation.dp = protect(self.privacy, rules, self.server, self.candidates, secret)
-        self.sums = None if sums is None else self._secure_rounds(sums)
+        self.notices = Notices(self.engine.name)
+        self.dp = setup.dp
+        few = max(federation.classes, len(self.everyone))
+        self.aggregation = Aggregation(self.method, self.server, self.engine, self.notices, few, self.dp)
+        self.sums = setup.secure_rounds(self.ledger, self.notices)
         with torch_threads(self.protocol.threads):
             self.method.start(self.server, self._hellos())
 
@@ -321,11 +294,6 @@ class Simulation:
             self.ledger.enter(self.round, "down", self.traffic.down)
         if self.method.syncs_everyone:
             self.ledger.enter(self.round, "down", {i: self._send(i) for i in self.everyone})
-
-    def _secure_rounds(self, sums: Contributors) -> SecureRounds:
-        from fedtailor.experiment.secure_rounds import SecureRounds
-
-        return SecureRounds(sums, self.engine, self.server, self.ledger, self.notices, self.candidates)
 
     def _by_client(self, entries: Mapping[int, V]) -> ByClient[V]:
         return ByClient(entries, self.federation.number)
