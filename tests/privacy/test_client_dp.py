@@ -52,7 +52,7 @@ class Fixed:
 
 def dp(names=("a", "b"), noise: float = 0.0, expected: int = 4, normal=None, **options) -> ClientDP:
     accountant = Accountant(noise, Sampling("poisson", 1.0, expected), 1e-3)
-    return ClientDP(names, DPOptions(clip=CLIP, **options), Amount(accountant, 10, 10), normal or NamedNoise(0))
+    return ClientDP(names, DPOptions(clip=CLIP, **options), Amount(accountant, 10), normal or NamedNoise(0))
 
 
 def replies(*pairs: tuple[float, float]) -> list[Reply]:

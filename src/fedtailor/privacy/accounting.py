@@ -1,7 +1,8 @@
 """How much privacy rounds of the Gaussian mechanism spend, by Google's dp-accounting.
 
-ε is that of privacy loss distributions (PLD), which are tight; Rényi DP (RDP), looser and cheap, is reported beside it. Both bound the ε
-of (ε, δ)-differential privacy of clients: with or without any one client's data, which counts as zero where it is left out.
+ε is that of privacy loss distributions (PLD), which are tight; where everyone takes part, a closed form is exact. Rényi DP (RDP), looser
+and cheap, is reported beside it. Both bound the ε of (ε, δ)-differential privacy of clients: with or without any one client's data, which
+counts as zero where it is left out.
 """
 
 from __future__ import annotations
@@ -10,21 +11,20 @@ import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, Literal
 
 from fedtailor.errors import FedTailorError
 from fedtailor.extras import extra
+from fedtailor.privacy.sampled_gaussian import gaussian_epsilon
 
 Participation = Literal["poisson", "fixed"]
 
 DIGITS = 4  # of a solved noise multiplier, rounded up: no more matter, and equal ones give equal bits on every machine
 SMALLEST, LARGEST = 0.05, 1e5  # noise multipliers; an ε that needs more is refused
-FINE, COARSE = (
-    1e-4,
-    1e-3,
-)  # steps in which the privacy loss is counted; coarser ones are faster, and never give a smaller ε
+# Steps in which the privacy loss is counted; coarser ones are faster, and never give a smaller ε.
+FINE, COARSE = 1e-4, 1e-3
 FEW_ORDERS = (1.5, *range(2, 20), *range(20, 64, 4), 128, 256)  # of RDP, where a quick bound is enough
 
 
@@ -88,9 +88,12 @@ class Accountant:
     def spent(self, rounds: int, most: int) -> float:
         """Return a bound on ε after some rounds of `most`, for the record of each round: cheap, and exact after the last.
 
-        It is that of the next number of rounds in 1, 2, 3, 4, 6, 8, 12 …, or RDP's if that is less.
+        It is the least of three: ε of all rounds, RDP's, and that of the next number of rounds in 1, 2, 3, 4, 6, 8, 12 …, counted coarsely.
         """
-        return min(self.epsilon(min(_rounder(rounds), max(rounds, most))), self.rdp_epsilon(rounds))
+        bound = min(self.epsilon(max(rounds, most)), self.rdp_epsilon(rounds))
+        if (rounder := _rounder(rounds)) >= most:
+            return bound
+        return min(replace(self, step=COARSE).epsilon(rounder), bound)
 
     def rounds_within(self, epsilon: float, most: int) -> int:
         """Return how many rounds, of at most `most`, spend no more than ε."""
@@ -157,7 +160,7 @@ def _pld_of_a_round(noise: float, rate: float, step: float) -> Any:
 @cache
 def _pld_epsilon(noise: float, rate: float, rounds: int, delta: float, step: float) -> float:
     if rate >= 1:  # rounds of the Gaussian mechanism are one with less noise
-        return float(_pld_of_a_round(noise / math.sqrt(rounds), 1.0, step).get_epsilon_for_delta(delta))
+        return gaussian_epsilon(math.sqrt(rounds) / noise, delta)
     return float(_pld_of_a_round(noise, rate, step).self_compose(rounds).get_epsilon_for_delta(delta))
 
 

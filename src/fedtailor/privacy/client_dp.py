@@ -36,8 +36,7 @@ class Amount:
     """How much noise a run has, what it spends, and how many rounds that allows."""
 
     accountant: Accountant
-    rounds: int  # that the run wants
-    allowed: int  # of them, by its budget
+    allowed: int  # rounds, by its budget
 
     @classmethod
     def of(cls, dp: DPOptions, sampling: Sampling, rounds: int) -> Amount:
@@ -52,7 +51,7 @@ class Amount:
         if dp.noise is None:
             assert dp.epsilon is not None
             accountant = Accountant(solve_noise(dp.epsilon, delta, sampling, rounds), sampling, delta)
-            return cls(accountant, rounds, rounds)
+            return cls(accountant, rounds)
         accountant = Accountant(dp.noise, sampling, delta)
         allowed = rounds if dp.epsilon is None else accountant.rounds_within(dp.epsilon, rounds) if dp.noise else 0
         if not allowed:
@@ -60,14 +59,14 @@ class Amount:
                 f"privacy.noise = {dp.noise:g} spends more than privacy.epsilon = {dp.epsilon:g} in one round. Raise either, or leave "
                 "noise out: it is solved for."
             )
-        return cls(accountant, rounds, allowed)
+        return cls(accountant, allowed)
 
     def spent(self, releases: int) -> dict[str, float]:
         """Return what the record of a round says, after so many releases."""
         if not self.accountant.noise:
             return {"noise_multiplier": 0.0}
         return {
-            "epsilon": self.accountant.spent(releases, self.rounds),
+            "epsilon": self.accountant.spent(releases, self.allowed),
             "epsilon_rdp": self.accountant.rdp_epsilon(releases),
             "delta": self.accountant.delta,
             "noise_multiplier": self.accountant.noise,

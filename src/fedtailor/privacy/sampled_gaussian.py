@@ -34,7 +34,7 @@ def epsilon_of(rate: float, noise: float, steps: int, delta: float) -> float:
     if steps == 0:
         return 0.0
     if rate >= 1:
-        return _gaussian_epsilon(math.sqrt(steps) / noise, delta)
+        return gaussian_epsilon(math.sqrt(steps) / noise, delta)
     with extra("privacy", "privacy.sample_epsilon"):  # slow to import, and needed only here
         from dp_accounting.pld import privacy_loss_distribution as pld
     step = pld.from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=GRID)
@@ -93,7 +93,8 @@ def _gaussian_delta(mu: float, epsilon: float) -> float:
     return float(ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)))
 
 
-def _gaussian_epsilon(mu: float, delta: float) -> float:
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Return ε of a Gaussian mechanism that moves by μ standard deviations."""
     if _gaussian_delta(mu, 0.0) <= delta:
         return 0.0
     most = mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta)) + 1)
