@@ -271,6 +271,9 @@ class Registry(Generic[T]):
 
         return add
 
+    def __contains__(self, name: str) -> bool:
+        return _plain(name) in self.aliases
+
     def find(self, name: Any) -> type[T]:
         """Return the class called `name`; a path to a .py file is imported, and the class it registers returned."""
         if not isinstance(name, str):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fedtailor.papers.claims.evidence import ClaimEvidence, Compared, Cost, Evidence, ProtocolRun
+from fedtailor.papers.claims.evidence import ArmResult, ClaimEvidence, Compared, Cost, Evidence, ProtocolRun
 from fedtailor.report.evidence import as_page, forest, listing, plan_listing, write_evidence
 
 
@@ -34,6 +34,7 @@ def evidence() -> Evidence:
         "metric": "accuracy",
         "within": None,
         "decides": "Both rivals.",
+        "changed": "λ = 1, after a pilot.",
         "found": "",
         "arms": [],
         "rank_correlation": 0.83,
@@ -54,7 +55,7 @@ def evidence() -> Evidence:
         comparisons=[Compared(arm="FedAH", against="FedALA", published=None, why_open="not run")],
         cost=Cost(runs=10, finished=0, seconds=0.0, seconds_left=5400.0, seconds_per_round=1.25),
     )
-    protocols = {"tiny": ProtocolRun(title="digits", overrides="data=digits")}
+    protocols = {"tiny": ProtocolRun(title="digits", overrides="data=digits", changed="More rounds.")}
     return Evidence(claims=[done, missing], protocols=protocols, runs=14, finished=4, seconds=7200.0)
 
 
@@ -67,8 +68,35 @@ def test_the_page_has_verdict_lead_interval_and_what_is_missing(evidence):
         "Missing: 10 of 10 runs, 1.25 seconds per round, about 1.5 hours of one core.",
         "fedah/table4: CIFAR100 | tiny | 0.83 |",
         "Verdicts: holds 1, does not 0, open 1.",
+        "`data=digits`\n\n  Changed: More rounds.",
     ):
         assert piece in page
+    assert page.count("Changed: λ = 1, after a pilot.") == 1  # once per paper
+
+
+def test_the_page_says_that_no_table_was_run_whole(evidence):
+    page = as_page(evidence.model_copy(update={"claims": evidence.claims[1:]}))
+    assert "No table was run with all of its methods yet." in page
+    assert "For somebody who has to choose" not in page
+
+
+def test_the_choice_bolds_the_best_and_marks_those_that_are_not_surely_behind(evidence):
+    by_seed = {
+        "FedAH": [90.0, 91.0, 92.0, 93.0, 94.0],
+        "FedRep": [89.0, 92.0, 91.0, 94.0, 92.0],  # behind by 1, -1, 1, -1, 2: may be chance
+        "Local": [80.0, 81.0, 82.0, 83.0, 84.0],
+        "own head (0)": [99.0] * 5,  # a variant, not a method
+        "FedALA": [99.0] * 4,  # a seed is missing
+    }
+    arms = [ArmResult(arm=name, overrides=[], means=dict(enumerate(means))) for name, means in by_seed.items()]
+    first = evidence.claims[0].model_copy(update={"arms": arms})
+    page = as_page(evidence.model_copy(update={"claims": [first]}))
+    assert "| method | tiny | among the best |" in page
+    assert "| FedAH | **92.0 ± 1.6** | 1 of 1 |" in page
+    assert "| FedRep | 91.6 ± 1.8 ≈ | 1 of 1 |" in page
+    assert "| Local | 82.0 ± 1.6 | 0 of 1 |" in page
+    assert "Never among them: Local." in page
+    assert "FedALA |" not in page
 
 
 def test_lists_for_the_terminal(evidence):

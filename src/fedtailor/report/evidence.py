@@ -9,7 +9,8 @@ import numpy as np
 
 from fedtailor.extras import can_draw
 from fedtailor.files import make_folder, replace_text
-from fedtailor.papers.claims.effect import ENOUGH
+from fedtailor.methods import methods
+from fedtailor.papers.claims.effect import ENOUGH, interval
 from fedtailor.papers.claims.evidence import ClaimEvidence, Compared, Evidence
 from fedtailor.report.charts import Chart, Curve, Points
 from fedtailor.report.sheets import Best, Sheet, as_markdown, escape_markdown
@@ -31,6 +32,11 @@ point, or the published lead if that is smaller. It is *open* if there are fewer
 training had not converged, that is, if another fifth of the rounds with the gains of the last fifth would change the verdict. A claim
 holds if all of its comparisons do. Intervals are not corrected for the number of comparisons. "Gains" are what either arm gained over the
 last fifth of its rounds; they count as 0 for methods that fine-tune after the rounds, and are not known of tuned runs."""
+CHOICE = """Accuracy in percent, mean over clients ± deviation over seeds. Bold: the best of the column. ≈: not surely behind it, since
+the 95 % interval of the difference, paired by seed, includes 0. All methods of a column had the same learning rate, except in tuned
+protocols, in which each had its own. `tailor`, the method of this package, is among those of the [judge](judge.md)."""
+CORRELATION = """Over the means of all methods of the published column; only columns all of whose methods were run with all seeds. Published
+numbers that differ by tenths of a point have an order that chance can turn."""
 COMMANDS = """## Commands
 
 <!-- not run: hours, on data sets that are not in the package -->
@@ -94,24 +100,49 @@ def _summary(found: Evidence) -> str:
 
 
 def _choice(found: Evidence) -> str:
-    """The methods of each protocol, the best first, for somebody who has to choose one."""
-    lines = []
-    for name, protocol in found.protocols.items():
-        claims = [c for c in found.claims if c.protocol == name and c.metric == "accuracy"]
-        own = {tuple(arm.overrides): arm for claim in claims for arm in claim.arms}
-        means = {a.arm: np.array(list(a.means.values())) for a in own.values() if len(a.means) >= ENOUGH}
-        order = sorted(means, key=lambda arm: -means[arm].mean())
-        if len(order) > 1:
-            shown = ", ".join(f"{arm} {means[arm].mean():.1f} ± {means[arm].std(ddof=1):.1f}" for arm in order)
-            lines.append(f"- {name} ({protocol.title}): {escape_markdown(shown)}")
-    text = """Accuracy in percent, mean over clients and deviation over seeds, of everything that ran with all seeds under one protocol, the
-best first. Neighbours in this order may differ by chance; the comparisons below say which leads are sure."""
-    return "\n".join(["## For somebody who has to choose", "", text, "", *lines]) if lines else ""
+    """The methods beside each other, for somebody who has to choose one: a column per protocol under which several ran with all seeds."""
+    columns = {name: ran for name in found.protocols if len(ran := _methods(found, name)) > 1}
+    if not columns:
+        return ""
+    best = {name: max(ran, key=lambda method: ran[method].mean()) for name, ran in columns.items()}
+    near = {name: {m for m in ran if interval(ran[best[name]] - ran[m])[0] <= 0} for name, ran in columns.items()}
+    ran_on = {m: [name for name in columns if m in columns[name]] for ran in columns.values() for m in ran}
+    good = {m: sum(m in near[name] for name in ran_on[m]) for m in ran_on}
+    order = sorted(ran_on, key=lambda m: (-good[m] / len(ran_on[m]), -len(ran_on[m])))
+
+    def cell(method: str, name: str) -> str:
+        if method not in columns[name]:
+            return "—"
+        values = columns[name][method]
+        text = f"{values.mean():.1f} ± {values.std(ddof=1):.1f}"
+        return Best(text) if method == best[name] else f"{text} ≈" if method in near[name] else text
+
+    rows = [(m, *(cell(m, name) for name in columns), f"{good[m]} of {len(ran_on[m])}") for m in order]
+    sheet = Sheet("For somebody who has to choose", ("method", *columns, "among the best"), rows)
+    always = [m for m in order if good[m] == len(ran_on[m]) > 1]
+    never = [m for m in order if not good[m]]
+    told = [
+        f"Among the best wherever they ran, more than once: {', '.join(always) or 'none'}.",
+        f"Never among them: {', '.join(never) or 'none'}.",
+        "The settings are named under Protocols. With clients or data like these, start with the former, and compare with training alone.",
+    ]
+    return "\n\n".join([as_markdown(sheet, 2).strip(), CHOICE, escape_markdown(" ".join(told))])
+
+
+def _methods(found: Evidence, protocol: str) -> dict[str, np.ndarray]:
+    """The mean over clients by seed of each method, not of its variants, that ran with all seeds under a protocol."""
+    claims = [c for c in found.claims if c.protocol == protocol and c.metric == "accuracy"]
+    arms = [a for c in claims for a in c.arms if a.arm in methods and len(a.means) >= ENOUGH]
+    return {a.arm: np.array([a.means[seed] for seed in sorted(a.means)]) for a in arms}
 
 
 def _protocols(found: Evidence) -> str:
     """What every run of a protocol is given; an arm adds its method and options."""
-    lines = [f"- {name}: {protocol.title}.\n\n  `{protocol.overrides}`" for name, protocol in found.protocols.items()]
+    lines = [
+        f"- {name}: {protocol.title}.\n\n  `{protocol.overrides}`"
+        + (f"\n\n  Changed: {p}" if (p := protocol.changed) else "")
+        for name, protocol in found.protocols.items()
+    ]
     return "\n".join(["## Protocols", "", *lines])
 
 
@@ -119,8 +150,8 @@ def _section(paper: str, claims: Sequence[ClaimEvidence]) -> str:
     parts = [f"## {TITLES[paper]}"]
     if any(c.lead is not None for claim in claims for c in claim.comparisons):
         parts.append(f"![Leads with their intervals](evidence-{paper}.png)")
-    for claim in claims:
-        parts.append(_of_claim(claim))
+    parts += [f"Changed: {text}" for text in dict.fromkeys(c.changed for c in claims if c.changed)]
+    parts += [_of_claim(claim) for claim in claims]
     return "\n\n".join(parts)
 
 
@@ -190,12 +221,11 @@ def _leads(claim: ClaimEvidence) -> str:
 def _correlations(found: Evidence) -> str:
     rows = [(c.full, c.protocol, f"{c.rank_correlation:.2f}") for c in found.claims if c.rank_correlation is not None]
     unique = list(dict.fromkeys(rows))
+    title = "Rank correlation with published tables"
     if not unique:
-        return ""
-    sheet = Sheet(
-        "Rank correlation with published tables", ("table and column", "protocol", "Spearman's ρ"), unique, left=2
-    )
-    return as_markdown(sheet, 2) + "\nOnly tables all of whose methods were run."
+        return f"## {title}\n\nNo table was run with all of its methods yet."
+    sheet = Sheet(title, ("table and column", "protocol", "Spearman's ρ"), unique, left=2)
+    return as_markdown(sheet, 2) + f"\n{CORRELATION}"
 
 
 def _missing(claim: ClaimEvidence) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedtailor import Config, FedTailorError
-from fedtailor.papers.claims.claim import PAPERS, claims, in_order, jobs_of, named
+from fedtailor.papers.claims.claim import PAPERS, _read, claims, in_order, jobs_of, named
 from fedtailor.papers.presets import find
 
 
@@ -47,6 +47,21 @@ def test_published_leads_are_differences_of_published_numbers():
     }
     order = named(["field/order@cifar10"])[0]
     assert len(order.comparisons) == 13  # all other rows of the table
+
+
+def test_a_claim_may_be_several_pairs():
+    alone = named(["field/alone-more@tuned"])[0]
+    assert [(c.arm.name, c.against.name, c.published) for c in alone.comparisons] == [
+        ("FedPAC", "Local", 0.23),
+        ("Ditto", "Local", None),
+        ("Local", "FedAvg", 13.94),
+    ]
+
+
+def test_what_was_found_belongs_to_a_protocol_of_the_claim():
+    for paper in PAPERS:
+        for facts in _read(paper)["claim"]:
+            assert facts.get("found", {}).keys() <= facts["on"].keys(), (paper, facts["id"])
 
 
 def test_an_arm_may_differ_by_protocol():

@@ -7,7 +7,7 @@ with it the runs of all arms that they have in common.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -37,6 +37,7 @@ class ClaimProtocol:
     title: str
     overrides: Overrides
     judged: str = ""  # the setting of bench.judge whose tuned runs are looked at, in place of own ones
+    changed: str = ""  # what was changed after runs had been seen, and why
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Claim:
     seeds: int = SEEDS
     within: float | None = None  # points that the arm may be behind, where the claim is that little is lost
     decides: str = ""
+    changed: str = ""  # what was changed after runs had been seen, and why
     found: str = ""  # where it fails: what was looked into
 
     @property
@@ -107,7 +109,7 @@ class Claim:
 def claims() -> tuple[Claim, ...]:
     """Return all claims, paper by paper."""
     protocols = {
-        name: ClaimProtocol(name, facts["title"], tuple(facts["overrides"].split()), facts.get("judged", ""))
+        name: ClaimProtocol(name, **{**facts, "overrides": tuple(facts["overrides"].split())})
         for name, facts in _read("protocols").items()
     }
     return tuple(claim for paper in PAPERS for claim in PaperClaims(paper, protocols).claims())
@@ -158,21 +160,29 @@ class PaperClaims:
         cells = {cell.row: cell for cell in find(preset).cells if cell.column == column}
         if not cells:
             raise FedTailorError(f"{self.paper}.toml, claim '{facts['id']}': '{preset}' has no column '{column}'.")
-        rivals = [row for row in cells if row != facts["arm"]] if facts["against"] == "all" else facts["against"]
         return Claim(
             paper=self.paper,
             key=facts["id"],
             says=facts["says"],
             source=facts["source"],
             protocol=self.protocols[protocol],
-            comparisons=tuple(self.comparison(facts["arm"], rival, cells, protocol) for rival in rivals),
+            comparisons=tuple(self.comparison(*pair, cells, protocol) for pair in self.pairs(facts, cells)),
             full=(preset, column),
             metric=facts.get("metric", "accuracy"),
             seeds=facts.get("seeds", SEEDS),
             within=facts.get("within"),
             decides=facts.get("decides", ""),
-            found=facts.get("found", ""),
+            changed=self.facts.get("changed", ""),
+            found=facts.get("found", {}).get(protocol, ""),
         )
+
+    @staticmethod
+    def pairs(facts: dict[str, Any], rows: Iterable[str]) -> list[tuple[str, str]]:
+        """Return who is said to be ahead of whom: one arm of some others, one of all other rows of the table, or several pairs."""
+        if "pairs" in facts:
+            return [(arm, rival) for arm, rival in facts["pairs"]]
+        arm = facts["arm"]
+        return [(arm, rival) for rival in (rows if facts["against"] == "all" else facts["against"]) if rival != arm]
 
     def comparison(self, arm: str, rival: str, cells: dict[str, PresetCell], protocol: str) -> ArmPair:
         numbers = [in_points(cells[name]) if name in cells else None for name in (arm, rival)]

@@ -66,6 +66,7 @@ class ProtocolRun(BaseModel):
 
     title: str
     overrides: str
+    changed: str = ""
 
 
 class ClaimEvidence(BaseModel):
@@ -80,6 +81,7 @@ class ClaimEvidence(BaseModel):
     metric: str
     within: float | None
     decides: str
+    changed: str = ""
     found: str
     verdict: Literal["holds", "does not", "open"]
     comparisons: list[Compared]
@@ -126,7 +128,8 @@ def evidence_of(
     return Evidence(
         claims=[_judged(claim, out, left or {}, judge) for claim in claims],
         protocols={
-            p.name: ProtocolRun(title=p.title, overrides=" ".join(p.overrides)) for p in (c.protocol for c in claims)
+            p.name: ProtocolRun(title=p.title, overrides=" ".join(p.overrides), changed=p.changed)
+            for p in (c.protocol for c in claims)
         },
         runs=len(jobs),
         finished=len(done),
@@ -162,6 +165,7 @@ def _judged(claim: Claim, out: Path, left: Mapping[str, float], judge: Mapping[s
         metric=metric.title,
         within=claim.within,
         decides=claim.decides,
+        changed=claim.changed,
         found=claim.found,
         verdict=together([c.verdict for c in compared]),
         comparisons=compared,
