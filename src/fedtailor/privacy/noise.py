@@ -11,7 +11,6 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from fedtailor.errors import FedTailorError
@@ -79,6 +78,8 @@ class SecretNoise:
 
 def secret_normal(secret: bytes, name: str, count: int) -> Tensor:
     """Return standard normal numbers from SHAKE-256 of a secret and a name, which nobody without the secret can tell from others."""
+    from scipy.special import ndtri  # slow to import
+
     stream = hashlib.shake_256(secret + name.encode()).digest(8 * count)
     bits = np.frombuffer(stream, dtype="<u8") >> np.uint64(11)
     return torch.from_numpy(ndtri((bits.astype(np.float64) + 0.5) * 2.0**-53))

@@ -11,8 +11,6 @@ import math
 from functools import cache
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
 
 from fedtailor.errors import FedTailorError
 from fedtailor.extras import extra
@@ -80,6 +78,8 @@ def _rounded_up(noise: float) -> float:
 
 def _first_guess(rate: float, steps: int, epsilon: float, delta: float) -> float:
     """Return the noise by the central limit theorem of Gaussian differential privacy (Bu et al., 2020): √T·q·√(exp(1/σ²) − 1) = μ."""
+    from scipy.optimize import brentq  # slow to import
+
     mu = math.exp(
         brentq(lambda log_mu: _gaussian_delta(math.exp(log_mu), epsilon) - delta, math.log(1e-9), math.log(1e4))
     )
@@ -90,11 +90,15 @@ def _first_guess(rate: float, steps: int, epsilon: float, delta: float) -> float
 
 def _gaussian_delta(mu: float, epsilon: float) -> float:
     """Return δ of a Gaussian mechanism that moves by μ standard deviations (Balle & Wang, 2018)."""
+    from scipy.special import log_ndtr, ndtr
+
     return float(ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)))
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return ε of a Gaussian mechanism that moves by μ standard deviations."""
+    from scipy.optimize import brentq
+
     if _gaussian_delta(mu, 0.0) <= delta:
         return 0.0
     most = mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta)) + 1)
