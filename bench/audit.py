@@ -23,7 +23,7 @@ from fedtailor.auditing.subject import Subject
 from fedtailor.auditing.views import OTHERS
 from fedtailor.experiment.run import simulation_of
 from fedtailor.files import replace_text
-from fedtailor.report.charts import Chart, Points
+from fedtailor.report.charts import Chart, Series
 from fedtailor.report.pictures import panels, save
 from fedtailor.report.sheets import Sheet, as_markdown
 
@@ -106,17 +106,15 @@ def picture(rows: Sequence[Row], path: Path) -> None:
     charts = []
     for question, title in QUESTIONS.items():
         table = shown(rows, question)
-        marks = []
+        series = []
         for place, epsilon in enumerate(EPSILONS):
             found = [(k, own[epsilon]) for k, own in enumerate(table.values()) if epsilon in own]
             at = np.array([k + 0.2 * (place - 1) for k, _ in found])
             score, low, high = (np.array([row[key] for _, row in found]) for key in ("score", "low", "high"))
-            marks.append(Points(_epsilon(epsilon), score, at, [""] * len(at), low, high))
+            series.append(Series(_epsilon(epsilon), score, at, low, high, "dots"))
         names = [f"{method}: {entry}" for method, entry in table]
-        charts.append(Chart(title, "", marks, names))
-    save(
-        panels(charts, size=(5.2, 5.2), title="What leaks, by entry; blue: no noise, orange: ε = 8, green: ε = 2"), path
-    )
+        charts.append(Chart(title, "", series, names))
+    save(panels(charts, size=(5.2, 5.2), title="What leaks, by entry"), path)
 
 
 def _epsilon(epsilon: float | None) -> str:

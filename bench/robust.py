@@ -23,7 +23,7 @@ from fedtailor.experiment.config import Config
 from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.run import simulation_of
 from fedtailor.files import replace_text
-from fedtailor.report.charts import Chart, Curve
+from fedtailor.report.charts import Chart, Series
 from fedtailor.report.pictures import panels, save
 from fedtailor.report.sheets import Best, Sheet, as_markdown
 
@@ -133,7 +133,7 @@ def _chart(found: Found, method: str) -> Chart:
     for rule in RULES:
         known = {s: Cell(UPDATE, s, method, rule).numbers(found, "worst_decile") for s in sorted(SHARES[UPDATE])}
         points = {100 * share: 100 * values.mean() for share, values in known.items() if len(values)}
-        curves.append(Curve(rule, np.array(list(points)), np.array(list(points.values()))))
+        curves.append(Series(rule, np.array(list(points)), np.array(list(points.values()))))
     return Chart("share of attackers (%)", "worst decile of the others (%)", curves, title=f"{method}, {UPDATE}")
 
 

@@ -145,7 +145,7 @@ def test_the_page_has_the_table_the_picture_and_the_other_methods_folded(study):
     section = next(s for s in sections(load_material([study]), "x") if s.id == "f0-gains")
     assert [sheet.title for sheet in section.sheets] == ["Clients: fedrep against local"]
     assert [sheet.title for sheet in section.folded] == ["Clients: fedavg against local"]
-    (chart,) = section.charts
+    (chart,) = map(plotly_chart, section.charts)
     points, zero = chart["data"]
     assert chart["layout"]["yaxis"]["ticktext"] == ["Ulm", "Bonn", "Köln"]
     assert points["x"] == [20.0, 0.0, -10.0]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fedtailor.papers.claims.evidence import ArmResult, ClaimEvidence, Compared, Cost, Evidence, ProtocolRun
-from fedtailor.report.evidence import as_page, forest, listing, plan_listing, write_evidence
+from fedtailor.report.evidence import as_page, leads_chart, listing, plan_listing, write_evidence
 
 
 @pytest.fixture
@@ -109,4 +109,4 @@ def test_files_are_written_and_a_forest_has_one_line_per_comparison(evidence, tm
     assert Evidence.model_validate(json.loads(data.read_text())) == evidence
     assert page.read_text() == as_page(evidence)
     assert picture.name == "evidence-fedah.png"
-    assert len(forest(evidence.claims).names) == 1
+    assert len(leads_chart(evidence.claims).names) == 1

@@ -48,12 +48,12 @@ def test_charts_and_pictures_show_errors_as_they_are(errors, figures):
     groups, metric = by_method(results), results[0].metric
     assert metric == Headline("rmse")
     assert plotly_chart(curves(groups, metric))["data"][1]["y"] == [7.99, 2.99]
-    assert strips(groups, metric).marks[1].values.tolist() == [1.0, 2.0, 6.0]
+    assert strips(groups, metric).series[1].x.tolist() == [1.0, 2.0, 6.0]
     costs = [np.array([1.0]), np.array([2.0])]
-    *dots, front = tradeoff(groups, metric, "bytes", costs).marks
-    assert ([dot.hollow for dot in dots], len(front.x)) == ([False, False], 2)  # dearer, but with a lower error
-    *dots, front = tradeoff(groups, metric, "bytes", costs[::-1]).marks
-    assert ([dot.hollow for dot in dots], len(front.x)) == ([True, False], 1)
+    *dots, front = tradeoff(groups, metric, "bytes", costs).series
+    assert ([dot.kind for dot in dots], len(front.x)) == (["dots", "dots"], 2)  # dearer, but with a lower error
+    *dots, front = tradeoff(groups, metric, "bytes", costs[::-1]).series
+    assert ([dot.kind for dot in dots], len(front.x)) == (["hollow", "dots"], 1)
     metric_picture(results, errors / "p.png")
     assert figures[0].axes[0].get_ylabel() == "mean RMSE of personal models"
     assert list(figures[0].axes[0].lines[1].get_ydata()) == pytest.approx([7.99, 2.99])
@@ -91,7 +91,7 @@ def test_a_method_without_the_metric_is_neither_the_best_nor_in_the_charts(make_
     assert [row[0] for row in sheet.rows] == ["fedrep", "fedavg"]
     assert dict(zip(sheet.header, sheet.rows[1], strict=True))["AUROC (mean of clients)"] == "—"
     rounds = next(s for s in sections(material, "x") if s.id == "f0-rounds")
-    assert [trace["name"] for trace in rounds.charts[0]["data"]] == ["fedrep"]
+    assert [line.name for line in rounds.charts[0].series] == ["fedrep"]
 
 
 def test_what_is_known_of_metrics_without_pytorch_is_true():

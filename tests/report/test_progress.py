@@ -1,4 +1,4 @@
-"""Progress: the time left that it shows."""
+"""Progress: the rounds and the time left that it shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fedtailor.report import progress
-from fedtailor.report.progress import Pace, Progress, TimeLeft
+from fedtailor.report.progress import GridProgress, Progress, RoundsBar, TimeLeft
 
 
 class Clock:
@@ -54,15 +54,34 @@ def test_the_first_round_does_not_count(clock, begun):
     assert "left" not in lines[-1]
 
 
-def test_the_bar_counts_down_from_the_later_rounds(clock):
-    pace, column = Pace(), TimeLeft()
-    assert pace.left(1, 10, 50.0) is None
-    assert pace.left(3, 10, 70.0) == 70.0
-    task: Any = SimpleNamespace(fields={"end": None})
-    assert column.render(task).plain == ""
-    task.fields["end"] = clock.now + 3725
-    assert column.render(task).plain == "1:02:05 left"
-    clock.now += 3700
-    assert column.render(task).plain == "0:25 left"
-    clock.now += 3700
-    assert column.render(task).plain == "0:00 left"
+def test_the_bar_counts_down_between_rounds(clock):
+    rounds = RoundsBar(Console(file=io.StringIO()), "run", 10)
+    (task,) = rounds.bar.tasks
+
+    def shown() -> str:
+        return TimeLeft().render(task).plain
+
+    for done, passed in ((1, 5000.0), (2, 512.0)):
+        assert shown() == ""
+        clock.now += passed
+        rounds.update("run", done, "")
+    assert shown() == "1:08:16 left"  # 8 rounds as long as the second
+    clock.now += 25
+    rounds.update("run", 2, "still at it")
+    assert shown() == "1:07:51 left"
+    clock.now += 9999
+    assert shown() == "0:00:00 left"
+
+
+def test_a_grid_is_one_bar_over_the_rounds_of_all_runs(clock):
+    console = Console(file=io.StringIO(), width=120)
+    grid = GridProgress(console, {"a": 2, "b": 4})
+    grid.update({"a": 2}, [])
+    clock.now += 10
+    grid.update({"b": 1}, ["b"])
+    clock.now += 10
+    grid.update({"b": 3}, ["b", "c"])
+    assert console.file.getvalue().splitlines() == [
+        "runs 1/2: round 3/6, b, 30 s left",
+        "runs 1/2: round 5/6, b and 1 more, 7 s left",
+    ]

@@ -50,7 +50,7 @@ def test_methods_within_the_critical_difference_are_joined_by_a_bar():
     assert found is not None
     assert found.difference == pytest.approx(1.05, abs=0.01)  # so each only with its neighbour
     assert found.alike == [(0, 1), (1, 2), (2, 3)]
-    assert len(found.chart().marks) == 4
+    assert len(found.chart().series) == 4
 
 
 @pytest.mark.parametrize("values", [{"a": [1] * 5, "b": [2] * 5}, {"a": [1, 1], "b": [2, 2], "c": [3, 3]}])

@@ -321,7 +321,7 @@ class Federation:
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """Draw who holds which labels; also save it if a path is given (.png, .pdf or .svg)."""
         with extra("report", "A picture"):
-            from fedtailor.report.labels import label_figure
+            from fedtailor.report.pictures import label_figure
         if self.kind == "regression":
             raise FedTailorError("The samples of a regression have no labels to be drawn.")
         figure = label_figure(self.label_counts, self.labels, [client.name for client in self.clients])

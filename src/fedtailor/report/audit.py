@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +15,14 @@ from fedtailor.auditing.finding import ASKED, IN_PART, NO, STRONG, YES, Finding
 from fedtailor.auditing.inversion import Reconstruction
 from fedtailor.auditing.views import OTHERS
 from fedtailor.extras import extra
-from fedtailor.report.sheets import Sheet, as_markdown, escape_markdown
+from fedtailor.report.sheets import Sheet
+from fedtailor.report.templates import markdown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PICTURE, PAGE = "audit.png", "audit.md"
-BY = {"server": "by the server", "holder of the model": "by the holder of a personal model"}
+BY = {"server": "By the server", "holder of the model": "By the holder of a personal model"}
 SHOWN = 8  # reconstructions in the picture
 SCORES = {
     "inversion": "correlation of the reconstruction with the true sample (1: the sample itself); chance: that of the nearest of as many "
@@ -26,6 +31,13 @@ SCORES = {
     "membership": "area under the ROC curve: the chance that a training sample looks more like one than a test sample does",
     "canary": f"lower bound on ε at {CONFIDENCE:.0%} confidence",
 }
+VERDICTS = (
+    f"Verdict: {YES}, from {', '.join(f'{score} for {name}' for name, score in STRONG.items())} on; {IN_PART}, if the interval is above "
+    "chance."
+)
+SEEN_BY_OTHERS = (
+    f"{OTHERS}: who get the mean and know all replies but one. Of what noise is added to, the server sees more."
+)
 NOT_MEASURED = (
     "Attackers who change what they send (a server that is not only curious), who combine many rounds, or who work together.",
     "Reconstruction of texts, and by search from more than one step on few samples, the case that is easiest for an attacker.",
@@ -37,23 +49,11 @@ NOT_MEASURED = (
 def audit_sheet(audit: Audit) -> Sheet:
     """One row per measurement, by question and by who sees what."""
     header = ("question", "from", "seen by", "how", "score", "chance", "verdict")
-    order = {measurement: place for place, measurement in enumerate(ASKED)}
-    found = sorted(audit.findings, key=lambda finding: order[finding.measurement])
+    found = [f for measurement in ASKED for f in audit.findings if f.measurement == measurement]
     rows = [(f.measurement, f.entry, f.seen_by, _how(f), *_numbers(f), f.verdict) for f in found]
-    notes = [f"Verdict: {YES}, from {_strong()} on; {IN_PART}, if the interval is above chance.", *_meanings(found)]
-    if any(finding.seen_by == OTHERS for finding in found):
-        notes.append(
-            f"{OTHERS}: who get the mean and know all replies but one. Of what noise is added to, the server sees more."
-        )
-    return Sheet("What was measured", header, rows, notes, left=4)
-
-
-def _strong() -> str:
-    return ", ".join(f"{score} for {name}" for name, score in STRONG.items())
-
-
-def _meanings(found: Sequence[Finding]) -> list[str]:
-    return [f"{name}: {meaning}." for name, meaning in SCORES.items() if any(f.measurement == name for f in found)]
+    asked, seen = {f.measurement for f in found}, {f.seen_by for f in found}
+    notes = [VERDICTS, *(f"{name}: {meaning}." for name, meaning in SCORES.items() if name in asked)]
+    return Sheet("What was measured", header, rows, [*notes, *([SEEN_BY_OTHERS] if OTHERS in seen else [])], left=4)
 
 
 def short_sheet(audit: Audit) -> Sheet:
@@ -83,11 +83,10 @@ def summary(audit: Audit) -> list[str]:
     said = []
     for measurement, question in ASKED.items():
         found = [f for f in audit.findings if f.measurement == measurement]
-        if not found:
-            said.append(f"{question} Not measured.")
         for who in dict.fromkeys(f.seen_by for f in found):
             worst = max((f for f in found if f.seen_by == who), key=lambda f: (f.broken, f.leaks, f.score))
-            said.append(f"{question} {_capital(BY.get(who, f'by {who}'))}: {_answer(worst)}.")
+            said.append(f"{question} {BY.get(who, f'By {who}')}: {_answer(worst)}.")
+        said += [] if found else [f"{question} Not measured."]
     return said
 
 
@@ -99,48 +98,24 @@ def _answer(worst: Finding) -> str:
     return f"{worst.verdict} (from {worst.entry}: {worst.score:.2f}, chance {worst.chance:.2f})"
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def audit_page(audit: Audit, command: str) -> str:
     """The audit as Markdown."""
-    about = audit.about
-    lines = [
-        f"# What leaks from this run of {escape_markdown(about['method'])}",
-        "",
-        f"{about['clients']} clients; rounds: {about['round']}. What leaves a client: "
-        f"{escape_markdown(', '.join(about['up']) or 'nothing')}. The attacks are by the owner of the run, in simulation: `{command}`.",
-        "",
-        *_promise(audit),
-        "**A failed attack is no proof of safety.** Others may have better attacks. Only a guarantee that is proven, such as differential "
-        "privacy with a small ε, bounds what any attack can do.",
-        "",
-        "## In short",
-        "",
-        *(f"- {escape_markdown(line)}" for line in summary(audit)),
-        "",
-        as_markdown(audit_sheet(audit), level=2),
-    ]
-    if (audit.path / PICTURE).exists():
-        lines += ["## The best reconstructions", "", f"![true samples and their reconstructions]({PICTURE})", ""]
-        lines += ["This picture, and audit.json, hold training samples of clients. Do not pass them on.", ""]
-    return "\n".join(
-        [*lines, "## What was not measured", "", *(f"- {escape_markdown(line)}" for line in gaps(audit)), ""]
-    )
+    picture = PICTURE if (audit.path / PICTURE).exists() else ""
+    said = {"summary": summary(audit), "measured": audit_sheet(audit), "gaps": gaps(audit), "promise": _promise(audit)}
+    return markdown("audit.md", about=audit.about, command=command, picture=picture, **said)
 
 
-def _promise(audit: Audit) -> list[str]:
+def _promise(audit: Audit) -> str:
     """The differential privacy that the run claims, and what it does not cover."""
     claim, uncovered = audit.about["privacy"], audit.about["uncovered"]
     if not claim:
-        return ["The run promises no differential privacy.", ""]
-    said = [f"The run promises differential privacy of clients for {', '.join(claim['entries'])}"]
-    said += [f": ε = {claim['epsilon']:.3g} at δ = {claim['delta']:.2g}" if claim["epsilon"] else ", but has no noise"]
-    said += [". The noise is added by the server, which sees the replies before it."]
-    if uncovered:
-        said.append(f" Not covered: {', '.join(uncovered)}.")
-    return [escape_markdown("".join(said)), ""]
+        return "The run promises no differential privacy."
+    spent = f": ε = {claim['epsilon']:.3g} at δ = {claim['delta']:.2g}" if claim["epsilon"] else ", but has no noise"
+    left = f" Not covered: {', '.join(uncovered)}." if uncovered else ""
+    return (
+        f"The run promises differential privacy of clients for {', '.join(claim['entries'])}{spent}. "
+        f"The noise is added by the server, which sees the replies before it.{left}"
+    )
 
 
 def gaps(audit: Audit) -> list[str]:
@@ -157,8 +132,7 @@ def gaps(audit: Audit) -> list[str]:
 
 def audit_picture(audit: Audit) -> bool:
     """Draw true samples above their reconstructions; return False, and draw nothing, if nothing was reconstructed."""
-    best = sorted(audit.reconstructions, key=lambda pair: -pair.correlation)
-    chosen = _varied(best)
+    chosen = _varied(sorted(audit.reconstructions, key=lambda pair: -pair.correlation))
     if not chosen:
         (audit.path / PICTURE).unlink(missing_ok=True)  # of an earlier run in this folder
         return False
@@ -168,12 +142,11 @@ def audit_picture(audit: Audit) -> bool:
         from fedtailor.report.pictures import save
     figure = Figure(figsize=(1.7 * len(chosen), 4.2), layout="constrained")
     axes = figure.subplots(2, len(chosen), squeeze=False)
-    for column, pair in enumerate(chosen):
-        limits = float(pair.true.min()), float(pair.true.max())
-        for row, sample in enumerate((pair.true, pair.found)):
-            _show(axes[row, column], sample, limits)
-        axes[0, column].set_title(f"{pair.entry}\n{pair.setting.removeprefix('one step on a ')}", fontsize=8)
-        axes[1, column].set_xlabel(f"{pair.correlation:.2f}", fontsize=8)
+    for (above, below), pair in zip(axes.T, chosen, strict=True):
+        for place, sample in ((above, pair.true), (below, pair.found)):
+            _show(place, sample, float(pair.true.min()), float(pair.true.max()))
+        above.set_title(f"{pair.entry}\n{pair.setting.removeprefix('one step on a ')}", fontsize=8)
+        below.set_xlabel(f"{pair.correlation:.2f}", fontsize=8)
     axes[0, 0].set_ylabel("true sample")
     axes[1, 0].set_ylabel("reconstructed")
     figure.suptitle("Best reconstructions, with their correlation", fontsize=10)
@@ -186,21 +159,17 @@ def _varied(best: Sequence[Reconstruction]) -> list[Reconstruction]:
     groups: dict[tuple[str, str], list[Reconstruction]] = {}
     for pair in best:
         groups.setdefault((pair.entry, pair.setting), []).append(pair)
-    each = max(1, math.ceil(SHOWN / max(1, len(groups))))
+    each = math.ceil(SHOWN / max(1, len(groups)))
     return [pair for own in groups.values() for pair in own[:each]][:SHOWN]
 
 
-def _show(axes: object, sample: np.ndarray, limits: tuple[float, float]) -> None:
+def _show(axes: Axes, sample: np.ndarray, low: float, high: float) -> None:
     """An image as it looks, anything else as a curve; both scaled to the range of the true sample."""
-    from matplotlib.axes import Axes
-
-    assert isinstance(axes, Axes)
-    low, high = limits[0], max(limits[1], limits[0] + 1e-9)
-    axes.set_xticks([])
-    axes.set_yticks([])
+    reach = max(high - low, 1e-9)
+    axes.set(xticks=[], yticks=[])
     if sample.ndim == 3 and len(sample) in (1, 3):
-        scaled = np.clip((sample - low) / (high - low), 0, 1)
+        scaled = np.clip((sample - low) / reach, 0, 1)
         axes.imshow(scaled.transpose(1, 2, 0).squeeze(), cmap="gray", vmin=0, vmax=1)
         return
-    axes.plot(np.clip(sample.reshape(-1), low - (high - low), high + (high - low)), lw=0.8, color="black")
-    axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+    axes.plot(np.clip(sample.reshape(-1), low - reach, low + 2 * reach), lw=0.8, color="black")
+    axes.set_ylim(low - 0.1 * reach, low + 1.1 * reach)

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from fedtailor.experiment.headline import Headline
 from fedtailor.extras import extra
-from fedtailor.report.results import Labels, Result
+from fedtailor.report.results import Result
 
 # Okabe and Ito's palette, distinct to the colour-blind; line styles carry the difference into grey prints.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -24,75 +24,54 @@ MOST_COLUMNS = 1000  # of a heat map; with more clients, an even selection is sh
 MOST_NAMES = 40  # beside an axis
 
 Groups = Mapping[str, Sequence[Result]]
+Ends = tuple[np.ndarray | None, np.ndarray | None]  # of intervals
+UNKNOWN: Ends = (None, None)
+Kind = Literal["line", "guide", "dots", "hollow", "box", "bars"]
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A line, with a band from `low` to `high` if it stands for several runs or clients."""
+class Series:
+    """Points that belong together; `low` and `high` are the ends of a line's band, or of each point's interval.
+
+    A guide is a thin line in the background. A box is drawn over the x of its points, which all have one y. `labels` name the points.
+    """
 
     name: str
     x: np.ndarray
     y: np.ndarray
     low: np.ndarray | None = None
     high: np.ndarray | None = None
-    steps: bool = False  # holds its value until the next point
-    thin: bool = False  # one of many, in the background
-
-
-@dataclass(frozen=True)
-class Strip:
-    """One value per client, with the clients' names."""
-
-    name: str
-    values: np.ndarray
-    who: Sequence[str]
+    kind: Kind = "line"
+    labels: Sequence[str] = ()
+    steps: bool = False  # a line holds its value until the next point
 
 
 @dataclass(frozen=True)
 class Heat:
-    """A value per row and column, NaN where there is none; `names` are those of the columns."""
+    """A value per row and column, NaN where there is none; `columns` are their names."""
 
     values: np.ndarray
-    names: Sequence[str]
     unit: str
+    columns: Sequence[str] = ()
     by_root: bool = False  # shade by the square root, which keeps small values visible
 
 
 @dataclass(frozen=True)
-class Points:
-    """A dot per name, with a line from `low` to `high`: along x if y is a place in a list of names, else along y."""
-
-    name: str
-    x: np.ndarray
-    y: np.ndarray
-    names: Sequence[str]
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
-    hollow: bool = False
-
-
-@dataclass(frozen=True)
-class Bars:
-    """A bar per place on the x axis; several stand side by side."""
-
-    name: str
-    heights: np.ndarray
-    std: np.ndarray | None = None
-
-
-Mark = Curve | Strip | Heat | Points | Bars
-
-
-@dataclass(frozen=True)
 class Chart:
-    """Marks on one pair of axes; `names` label the places on the y axis, from the top, or on the x axis under curves and bars."""
+    """Series, or a heat map, on one pair of axes; `names` label the x axis or, of dots, boxes and heat maps, rows from the top."""
 
     x: str
     y: str
-    marks: Sequence[Mark]
+    series: Sequence[Series] = ()
     names: Sequence[str] = ()
     title: str = ""
     log: bool = False  # of the x axis
+    heat: Heat | None = None
+
+    @property
+    def in_rows(self) -> bool:
+        kinds = {one.kind for one in self.series}
+        return bool(self.names) and (self.heat is not None or bool(kinds & {"dots", "box"}))
 
 
 def looks() -> Iterator[tuple[str, str]]:
@@ -100,48 +79,62 @@ def looks() -> Iterator[tuple[str, str]]:
     return zip(cycle(COLOURS), cycle(DASHES), strict=False)
 
 
-def curves(groups: Groups, metric: Headline, title: str = "") -> Chart:
-    """Chart the mean over clients per round: one line per method, with a band of ± one standard deviation over its runs."""
-    marks = [over_runs(name, runs, metric) for name, runs in groups.items()]
-    return Chart("round", metric.axis(f"mean {metric.title} of personal models"), marks, title=title)
-
-
-def over_runs(name: str, runs: Sequence[Result], metric: Headline) -> Curve:
-    """Return the curve of mean and standard deviation over the runs that reached each round."""
-    own = [run.curve(metric) for run in runs]
-    steps = np.unique(np.concatenate([np.array(x, dtype=int) for x, _ in own]))
-    values = np.full((len(runs), len(steps)), np.nan)
-    for row, (x, y) in zip(values, own, strict=True):
-        row[np.searchsorted(steps, x)] = metric.scale * np.array(y, dtype=float)
+def banded(name: str, x: np.ndarray, values: np.ndarray) -> Series:
+    """Return the mean over rows (runs × x) that have a value, with a band of ± one standard deviation if they differ."""
     mean, std = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
-    return Curve(name, steps, mean, mean - std, mean + std) if std.any() else Curve(name, steps, mean)
+    return Series(name, x, mean, mean - std, mean + std) if std.any() else Series(name, x, mean)
+
+
+def curves(groups: Groups, metric: Headline, title: str = "") -> Chart:
+    """Chart the mean over clients per round: one line per method, with a band over the runs that reached each round."""
+    lines = []
+    for name, runs in groups.items():
+        own = [run.curve(metric) for run in runs]
+        rounds = np.unique(np.concatenate([np.array(x, dtype=int) for x, _ in own]))
+        values = np.full((len(runs), len(rounds)), np.nan)
+        for row, (x, y) in zip(values, own, strict=True):
+            row[np.searchsorted(rounds, x)] = metric.scale * np.array(y, dtype=float)
+        lines.append(banded(name, rounds, values))
+    return Chart("round", metric.axis(f"mean {metric.title} of personal models"), lines, title=title)
 
 
 def strips(groups: Groups, metric: Headline) -> Chart:
     """Chart the last value of every client, pooling the clients of all runs of a method."""
-    marks = []
-    for name, runs in groups.items():
+    boxes = []
+    for place, (name, runs) in enumerate(groups.items()):
         values = metric.scale * np.concatenate([run.clients(metric) for run in runs])
-        who = [f"{client}, seed {run.seed}" for run in runs for client in run.client_names]
-        known = np.isfinite(values)
-        marks.append(Strip(name, values[known], [w for w, k in zip(who, known, strict=False) if k]))
-    return Chart(metric.axis(f"{metric.title} of each client"), "", marks, list(groups))
+        who = np.array([f"{client}, seed {run.seed}" for run in runs for client in run.client_names], dtype=object)
+        x, known = values[np.isfinite(values)], np.flatnonzero(np.isfinite(values))
+        boxes.append(Series(name, x, np.array([place]), kind="box", labels=who[known].tolist()))
+    return Chart(metric.axis(f"{metric.title} of each client"), "", boxes, list(groups))
 
 
-def label_heat(labels: Labels) -> Chart:
-    """Chart the training samples of each class (rows) per client (columns); cells without samples stay blank."""
-    shown = np.arange(0, len(labels.counts), max(1, -(-len(labels.counts) // MOST_COLUMNS)))
-    counts = labels.counts[shown].T.astype(float)
-    counts[counts == 0] = np.nan
-    heat = Heat(counts, [labels.clients[i] for i in shown.tolist()], "samples", by_root=True)
-    return Chart("client", "class", [heat], labels.labels)
+def label_chart(counts: np.ndarray, labels: Sequence[str], clients: Sequence[str]) -> Chart:
+    """Chart the training samples of each class (rows) per client (columns, with their sums); cells without samples stay blank."""
+    shown = range(0, len(counts), max(1, -(-len(counts) // MOST_COLUMNS)))
+    columns = [f"{clients[i]} ({counts[i].sum():,})" for i in shown]
+    held = counts[shown].T.astype(float)
+    heat = Heat(np.where(held > 0, held, np.nan), "samples", columns, by_root=True)
+    named = " (its training samples)" if len(shown) <= MOST_NAMES else ""
+    return Chart(f"client{named}", "class", names=labels, heat=heat)
 
 
-def dots(groups: Groups, metric: Headline, title: str, values: Sequence[np.ndarray]) -> Chart:
-    """Chart one number per method: its mean and standard deviation over runs."""
-    mean, std = (np.array([metric.scale * f(v) for v in values]) for f in (np.mean, np.std))
-    points = Points("", mean, np.arange(len(mean)), list(groups), mean - std, mean + std)
-    return Chart(title, "", [points], list(groups))
+def forest(title: str, names: Sequence[str], values: np.ndarray, ends: Ends = UNKNOWN, *, zero: bool = False) -> Chart:
+    """Chart one value per name, with intervals if their ends are given, and a line at zero if asked for."""
+    dots = Series("", values, np.arange(len(values)), *ends, "dots", names)
+    line = Series("", np.zeros(2), np.array([-0.5, len(values) - 0.5]), kind="guide")
+    return Chart(title, "", [dots, line] if zero else [dots], names)
+
+
+def by_client(
+    title: str, method: str, names: Sequence[str], values: np.ndarray, ends: Ends = UNKNOWN, *, zero: bool = False
+) -> Chart:
+    """Chart one value per client in this order: as a forest or, of many clients, as a curve."""
+    if len(values) <= MOST_NAMES:
+        return forest(title, names, values, ends, zero=zero)
+    places = np.arange(len(values))
+    line = Series("", places, 0.0 * places, kind="guide")
+    return Chart("client by rank", title, [Series(method, places, values, *ends), *([line] if zero else [])])
 
 
 def tradeoff(groups: Groups, metric: Headline, title: str, costs: Sequence[np.ndarray]) -> Chart:
@@ -149,30 +142,12 @@ def tradeoff(groups: Groups, metric: Headline, title: str, costs: Sequence[np.nd
     x = np.array([cost.mean() for cost in costs])
     y = np.array([metric.scale * np.mean([metric.of(r.last, "mean") for r in runs]) for runs in groups.values()])
     front = pareto_front(x, -y if metric.lower_is_better else y)
-    methods = [Points(name, x[k : k + 1], y[k : k + 1], [name], hollow=k not in front) for k, name in enumerate(groups)]
-    line = Curve("", x[front], y[front], steps=True, thin=True)
-    return Chart(title, metric.axis(f"mean {metric.title}"), [*methods, line])
-
-
-def by_client(
-    title: str,
-    method: str,
-    names: Sequence[str],
-    values: np.ndarray,
-    ends: tuple[np.ndarray, np.ndarray] | tuple[None, None] = (None, None),
-    *,
-    gain: bool,
-) -> Chart:
-    """Chart one value per client in this order, with intervals if their ends are given and a line at zero if it is a gain.
-
-    Many clients become a curve.
-    """
-    places = np.arange(len(values))
-    if len(values) > MOST_NAMES:
-        zero = [Curve("", places, 0.0 * places, thin=True)] if gain else []
-        return Chart("client by rank", title, [Curve(method, places, values, *ends), *zero])
-    zero = [Curve("", np.zeros(2), np.array([-0.5, len(values) - 0.5]), thin=True)] if gain else []
-    return Chart(title, "", [Points("", values, places, names, *ends), *zero], names)
+    dots = [
+        Series(name, x[k : k + 1], y[k : k + 1], kind="dots" if k in front else "hollow", labels=[name])
+        for k, name in enumerate(groups)
+    ]
+    line = Series("", x[front], y[front], kind="guide", steps=True)
+    return Chart(title, metric.axis(f"mean {metric.title}"), [*dots, line])
 
 
 def pareto_front(cost: np.ndarray, gain: np.ndarray) -> list[int]:

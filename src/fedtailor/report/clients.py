@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from fedtailor.experiment.headline import Headline
-from fedtailor.report.charts import Chart, Groups, by_client, curves, of_one_seed, save_picture, strips
+from fedtailor.report.charts import UNKNOWN, Chart, Groups, by_client, curves, of_one_seed, save_picture, strips
 from fedtailor.report.groups import by_method
 from fedtailor.report.results import Result
 from fedtailor.report.sheets import Sheet
@@ -143,8 +143,8 @@ class Clients:
         values, low, high = (metric.scale * n[order] for n in (shown.values, shown.low, shown.high))
         what = f"{metric.title} of {self.method}" + (f" minus that of {self.baseline}" if self.alone else "")
         names = [self.names[i] for i in order]
-        ends = (low, high) if np.isfinite(low + high).any() else (None, None)
-        return by_client(metric.axis(what), self.method, names, values, ends, gain=self.alone is not None)
+        ends = (low, high) if np.isfinite(low + high).any() else UNKNOWN
+        return by_client(metric.axis(what), self.method, names, values, ends, zero=self.alone is not None)
 
 
 def all_clients(groups: Groups, metric: Headline, baseline: str = "") -> list[Clients]:

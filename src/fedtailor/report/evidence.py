@@ -12,7 +12,7 @@ from fedtailor.files import make_folder, replace_text
 from fedtailor.methods import methods
 from fedtailor.papers.claims.effect import ENOUGH, interval
 from fedtailor.papers.claims.evidence import ClaimEvidence, Compared, Evidence
-from fedtailor.report.charts import Chart, Curve, Points
+from fedtailor.report.charts import Chart, forest, save_picture
 from fedtailor.report.sheets import Best, Sheet, as_markdown, escape_markdown
 
 HOUR = 3600.0
@@ -249,29 +249,18 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _pictures(found: Evidence, folder: Path) -> list[Path]:
-    from fedtailor.report.pictures import panels, save
-
     paths = []
     for paper in dict.fromkeys(c.paper for c in found.claims):
-        chart = forest([c for c in found.claims if c.paper == paper])
-        if chart is not None:
+        chart = leads_chart([c for c in found.claims if c.paper == paper])
+        if chart.names:
             paths.append(folder / f"evidence-{paper}.png")
-            save(panels([chart], size=(8, 1.0)), paths[-1])
+            save_picture([chart], paths[-1], size=(8, 1.0))
     return paths
 
 
-def forest(claims: Sequence[ClaimEvidence]) -> Chart | None:
-    """One dot with its interval per comparison, and a line at 0; None if nothing was measured twice."""
-    lines = [
-        (f"{c.arm} − {c.against}, {claim.name.partition('@')[2]}", c)
-        for claim in claims
-        for c in claim.comparisons
-        if c.low is not None and c.high is not None
-    ]
-    if not lines:
-        return None
+def leads_chart(claims: Sequence[ClaimEvidence]) -> Chart:
+    """One dot with its interval per comparison that was measured twice, and a line at 0."""
+    lines = [(claim, c) for claim in claims for c in claim.comparisons if c.low is not None and c.high is not None]
     x, low, high = (np.array([getattr(c, side) for _, c in lines], dtype=float) for side in ("lead", "low", "high"))
-    names = [name for name, _ in lines]
-    points = Points("", x, np.arange(len(lines)), names, low, high)
-    zero = Curve("", np.zeros(2), np.array([-0.5, len(lines) - 0.5]), thin=True)
-    return Chart("lead in points, with its 95 % interval", "", [points, zero], names)
+    names = [f"{c.arm} − {c.against}, {claim.name.partition('@')[2]}" for claim, c in lines]
+    return forest("lead in points, with its 95 % interval", names, x, (low, high), zero=True)

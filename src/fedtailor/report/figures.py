@@ -21,7 +21,7 @@ from fedtailor.papers.comparison import Comparison
 from fedtailor.papers.landscape import axis, surface_of
 from fedtailor.papers.measures import MEASURES
 from fedtailor.papers.reproduction import FULL
-from fedtailor.report.charts import Bars, Chart, Curve, Heat, curves
+from fedtailor.report.charts import Chart, Heat, Series, curves
 from fedtailor.report.logged import logged_by_clients, logged_by_server
 from fedtailor.report.pictures import panels
 from fedtailor.report.results import Result, read_result
@@ -66,13 +66,13 @@ def curves_figure(comparison: Comparison) -> Figure | None:
 def curves_and_end_figure(comparison: Comparison) -> Figure | None:
     """All rounds, and a close-up of the last ones."""
     column = comparison.preset.columns[0]
-    whole = curves(results_of(comparison, column), Headline(), column)
-    if not whole.marks:
+    runs = results_of(comparison, column)
+    if not runs:
         return None
-    figure = panels([whole, curves(results_of(comparison, column), Headline(), "the last rounds")])
-    lines = [mark for mark in whole.marks if isinstance(mark, Curve)]
-    last = max(line.x[-1] for line in lines)
-    values = np.concatenate([line.y[line.x >= (1 - END) * last] for line in lines])
+    whole, end = (curves(runs, Headline(), title) for title in (column, "the last rounds"))
+    figure = panels([whole, end])
+    last = max(line.x[-1] for line in end.series)
+    values = np.concatenate([line.y[line.x >= (1 - END) * last] for line in end.series])
     margin = 0.08 * np.ptp(values) or 0.5
     figure.axes[1].set(xlim=((1 - END) * last, last), ylim=(values.min() - margin, values.max() + margin))
     return figure
@@ -84,42 +84,40 @@ def schedule_figure(comparison: Comparison) -> Figure | None:
     logged = {row: logged_by_server(group[0]) for row, group in runs.items()}
     charts = []
     for name, title in SCHEDULE.items():
-        series = {row: np.array(sorted(found[name].items())).T for row, found in logged.items() if name in found}
-        marks = [Curve(row, x, y, steps=name == "tau") for row, (x, y) in series.items()]
-        charts += [Chart("round", title, marks)] if marks else []
+        found = {row: np.array(sorted(values[name].items())).T for row, values in logged.items() if name in values}
+        lines = [Series(row, x, y, steps=name == "tau") for row, (x, y) in found.items()]
+        charts += [Chart("round", title, lines)] if lines else []
     return panels(charts) if charts else None
 
 
 def ablation_figure(comparison: Comparison) -> Figure | None:
-    """One panel per column, one bar per row with its spread over seeds, and a diamond at the published number."""
-    columns = [c for c in comparison.reproduction.columns.values() if any(cell.measured is not None for cell in c)]
+    """One panel per column, one bar per row with its spread over seeds, and a hollow dot at the published number."""
     charts = []
-    for cells in columns:
-        heights, std = (np.array([getattr(c, k) or 0.0 for c in cells]) for k in ("measured", "measured_std"))
+    for column, cells in comparison.reproduction.columns.items():
+        if all(cell.measured is None for cell in cells):
+            continue
+        places = np.arange(len(cells))
+        height, std = (np.array([getattr(c, k) or 0.0 for c in cells]) for k in ("measured", "measured_std"))
+        published = np.array([np.nan if c.published is None else c.published for c in cells])
+        bars = Series("measured", places, height, height - std, height + std, "bars")
+        dots = [Series("published", places, published, kind="hollow")] if np.isfinite(published).any() else []
         title = MEASURES[cells[0].measure].short + " (%)"
-        charts.append(Chart("", title, [Bars("measured", heights, std)], [c.method for c in cells], cells[0].column))
-    figure = panels(charts)
-    for axes, cells in zip(figure.axes, columns, strict=False):
-        known = [(place, c.published) for place, c in enumerate(cells) if c.published is not None]
-        if known:
-            axes.plot(*zip(*known, strict=True), "D", color="black", ms=7, mfc="white", label="published")
-            axes.legend(frameon=False, fontsize=8)
-    return figure
+        charts.append(Chart("", title, [bars, *dots], [cell.method for cell in cells], column))
+    return panels(charts)
 
 
 def stages_figure(comparison: Comparison) -> Figure | None:
     """Three panels over the rows: accuracy, and the means over stages and clients of the values logged last."""
     column = comparison.preset.columns[0]
     runs = results_of(comparison, column)
-    accuracy = {e.cell.row: e.values for e in comparison.column(column) if e.values}
-    shown = {"personal accuracy (%)": accuracy}
+    shown = {"personal accuracy (%)": {e.cell.row: e.values for e in comparison.column(column) if e.values}}
     for prefix, title in STAGES.items():
         shown[title] = {row: tuple(last_logged(run, prefix) for run in group) for row, group in runs.items()}
     charts = []
     for title, rows in shown.items():
         mean, std = (np.array([f(values) for values in rows.values()]) for f in (np.mean, np.std))
-        curve = Curve("", np.arange(len(mean)), mean, mean - std, mean + std)
-        charts.append(Chart("aligned by direction", title, [curve], list(rows), column))
+        line = Series("", np.arange(len(mean)), mean, mean - std, mean + std)
+        charts.append(Chart("aligned by direction", title, [line], list(rows), column))
     return panels(charts, size=(3.8, 3.6))
 
 
@@ -137,11 +135,13 @@ def by_label_figure(comparison: Comparison) -> Figure | None:
     runs = {row: [finished_simulation(path) for path in paths] for row, paths in found.items() if paths}
     counts = next(iter(runs.values()))[0].federation.label_counts
     client = telling_client(counts)
-    bars = [
-        Bars(row, 100 * np.mean([accuracy_by_label(s, s.personal(client)) for s in simulations], axis=0))
-        for row, simulations in runs.items()
-    ]
-    held = Chart("label", "training samples", [Bars("", counts[client])], title=f"labels of client {client}, {column}")
+    places = np.arange(counts.shape[1])
+    bars = []
+    for row, simulations in runs.items():
+        accuracy = np.mean([accuracy_by_label(s, s.personal(client)) for s in simulations], axis=0)
+        bars.append(Series(row, places, 100 * accuracy, kind="bars"))
+    samples = Series("", places, counts[client], kind="bars")
+    held = Chart("label", "training samples", [samples], title=f"labels of client {client}, {column}")
     title = f"the personal model of client {client} on all clients' test samples"
     return panels([held, Chart("label", "accuracy on the label (%)", bars, title=title)])
 
@@ -198,9 +198,9 @@ def label_similarity_figure(counts: np.ndarray) -> Figure:
     others = similarity[~np.eye(clients, dtype=bool)]
     mean = f": {others.mean():.2f} on average" if len(others) else ""
     side = float(np.clip(0.2 * clients, 3.6, 7.0))
-    heat = Heat(similarity, [], "similarity (cosine of label counts)")
+    heat = Heat(similarity, "similarity (cosine of label counts)")
     title = f"How alike the labels of {clients:,} clients are{mean}"
-    figure = panels([Chart("client", "client", [heat], title=title)], size=(side + 1.1, side + 0.6))
+    figure = panels([Chart("client", "client", title=title, heat=heat)], size=(side + 1.1, side + 0.6))
     for (row, column), value in np.ndenumerate(similarity if clients <= NUMBERED else np.empty((0, 0))):
         ink, text = "white" if value > 0.55 else "#1f2933", f"{value:.2f}".removeprefix("0")
         figure.axes[0].text(column, row, text, ha="center", va="center", fontsize=7, color=ink)

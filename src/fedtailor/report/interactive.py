@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.report.charts import COLOURS, MOST_NAMES, SHADES, Chart, Curve, Heat, Points, Strip, looks
+from fedtailor.report.charts import COLOURS, MOST_NAMES, SHADES, Chart, Heat, Series, looks
 from fedtailor.report.sheets import escape_html, one_line
 
 Trace = dict[str, Any]
@@ -23,18 +23,16 @@ MOST_DOTS = 4000  # clients drawn one by one beside their boxes
 
 def plotly_chart(chart: Chart) -> dict[str, Any]:
     """Convert a chart to what plotly.js takes."""
-    dots = sum(len(mark.values) for mark in chart.marks if isinstance(mark, Strip))
-    traces: list[Trace] = []
-    for place, (mark, (colour, dash)) in enumerate(zip(chart.marks, looks(), strict=False)):
-        match mark:
-            case Curve():
-                traces += _curve(mark, colour, DASHES[dash], chart.x)
-            case Strip():
-                traces.append(_box(mark, place, colour, each=dots <= MOST_DOTS))
-            case Heat():
-                traces.append(_heat(mark))
-            case Points():
-                traces.append(_points(mark, place, by_name=bool(chart.names)))
+    each = sum(len(one.x) for one in chart.series if one.kind == "box") <= MOST_DOTS
+    traces = [_heat(chart.heat)] if chart.heat else []
+    for place, (one, (colour, dash)) in enumerate(zip(chart.series, looks(), strict=False)):
+        match one.kind:
+            case "line" | "guide":
+                traces += _line(one, colour, DASHES[dash], chart.x)
+            case "box":
+                traces.append(_box(one, colour, each=each))
+            case "dots" | "hollow":
+                traces.append(_dots(one, place, by_name=chart.in_rows))
     return {"data": traces, "layout": _layout(chart)}
 
 
@@ -51,33 +49,34 @@ def thinned(series: np.ndarray, most: int = MOST_POINTS) -> np.ndarray:
     return np.array(sorted(kept))
 
 
-def _curve(curve: Curve, colour: str, dash: str, unit: str) -> list[Trace]:
-    low, high = curve.low, curve.high
-    kept = thinned(np.stack([curve.y] if low is None or high is None else [low, curve.y, high]))
-    shape = {"shape": "hv" if curve.steps else "linear"}
-    line = {"x": curve.x[kept].tolist(), "y": _short(curve.y[kept])}
+def _line(line: Series, colour: str, dash: str, unit: str) -> list[Trace]:
+    low, high = line.low, line.high
+    kept = thinned(np.stack([line.y] if low is None or high is None else [low, line.y, high]))
+    shape = {"shape": "hv" if line.steps else "linear"}
+    points = {"x": line.x[kept].tolist(), "y": _short(line.y[kept])}
     quiet = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
-    if curve.thin:
-        return [line | quiet | {"line": GUIDE | shape}]
-    label = "<br>".join(escape_html(part) for part in wrap(one_line(curve.name), WIDEST + 8))
-    name = {"legendgroup": escape_html(curve.name), "name": label, "uid": curve.name}
+    if line.kind == "guide":
+        return [points | quiet | {"line": GUIDE | shape}]
+    label = "<br>".join(escape_html(part) for part in wrap(one_line(line.name), WIDEST + 8))
+    name = {"legendgroup": escape_html(line.name), "name": label, "uid": line.name}
     look = {"mode": "lines+markers" if len(kept) < 3 else "lines", "line": {"color": colour, "dash": dash} | shape}
-    traces = [name | line | look | {"hovertemplate": f"{unit} %{{x}}: %{{y:.4~f}}<extra>%{{fullData.name}}</extra>"}]
+    traces = [name | points | look | {"hovertemplate": f"{unit} %{{x}}: %{{y:.4~f}}<extra>%{{fullData.name}}</extra>"}]
     if low is not None and high is not None:
         red, green, blue = (int(colour[k : k + 2], 16) for k in (1, 3, 5))
-        around = {"x": [*line["x"], *line["x"][::-1]], "y": _short([*high[kept], *low[kept][::-1]])}
+        around = {"x": [*points["x"], *points["x"][::-1]], "y": _short([*high[kept], *low[kept][::-1]])}
         fill = {"fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.16)", "line": {"width": 0}}
-        traces.insert(0, name | around | fill | quiet | {"uid": f"band of {curve.name}"})
+        traces.insert(0, name | around | fill | quiet | {"uid": f"band of {line.name}"})
     return traces
 
 
-def _box(strip: Strip, place: int, colour: str, *, each: bool) -> Trace:
+def _box(box: Series, colour: str, *, each: bool) -> Trace:
     """A box with every client as a dot, unless there are very many."""
-    dots = {"boxpoints": "all", "pointpos": 0, "jitter": 0.6, "text": [escape_html(who) for who in strip.who]}
-    box = {"type": "box", "orientation": "h", "y0": place, "line": {"width": 1.5}, "showlegend": False}
-    name = {"name": escape_html(strip.name), "uid": strip.name, "hoverinfo": "x+text+name"}
+    dots = {"boxpoints": "all", "pointpos": 0, "jitter": 0.6, "text": [escape_html(who) for who in box.labels]}
+    look = {"type": "box", "orientation": "h", "line": {"width": 1.5}, "showlegend": False}
+    name = {"name": escape_html(box.name), "uid": box.name, "hoverinfo": "x+text+name"}
     marker = {"marker": {"color": colour, "size": 4, "opacity": 0.6}}
-    return box | name | marker | {"x": _short(strip.values)} | (dots if each else {"boxpoints": False})
+    points = {"x": _short(box.x), "y0": int(box.y[0])}
+    return look | name | marker | points | (dots if each else {"boxpoints": False})
 
 
 def _heat(heat: Heat) -> Trace:
@@ -91,40 +90,38 @@ def _heat(heat: Heat) -> Trace:
     return look | ends | {"z": [_short(row) for row in heat.values]}
 
 
-def _points(points: Points, place: int, *, by_name: bool) -> Trace:
-    symbol = SYMBOLS[place % len(SYMBOLS)] + ("-open" if points.hollow else "")
+def _dots(dots: Series, place: int, *, by_name: bool) -> Trace:
+    symbol = SYMBOLS[place % len(SYMBOLS)] + ("-open" if dots.kind == "hollow" else "")
     hover = "%{hovertext}: %{x:.4~f}" if by_name else "%{hovertext}<br>%{x:.4~s}, %{y:.4~f}"
     trace: Trace = {
         "mode": "markers",
-        "name": escape_html(points.name),
-        "hovertext": [escape_html(name) for name in points.names],
+        "name": escape_html(dots.name),
+        "hovertext": [escape_html(name) for name in dots.labels],
         "hovertemplate": hover + "<extra></extra>",
-        "x": _short(points.x),
-        "y": _short(points.y),
+        "x": _short(dots.x),
+        "y": _short(dots.y),
         "marker": {"size": 9, "color": COLOURS[place % len(COLOURS)], "symbol": symbol},
     }
-    if points.low is not None and points.high is not None:
-        middle = points.x if by_name else points.y
-        reach = {"array": _short(points.high - middle), "arrayminus": _short(middle - points.low), "symmetric": False}
+    if dots.low is not None and dots.high is not None:
+        middle = dots.x if by_name else dots.y
+        reach = {"array": _short(dots.high - middle), "arrayminus": _short(middle - dots.low), "symmetric": False}
         trace["error_x" if by_name else "error_y"] = reach | {"color": "#888888", "thickness": 1.2, "width": 3}
     return trace
 
 
 def _layout(chart: Chart) -> dict[str, Any]:
     x, y = ({"title": {"text": title}, "automargin": True, "zeroline": False} for title in (chart.x, chart.y))
-    if chart.log:
-        x["type"] = "log"
     rows, height = len(chart.names), 440
     if rows:
         y |= _places(chart.names) | {"range": [rows - 0.5, -0.5], "showgrid": False}
-        height = 120 + rows * (30 if rows <= 40 else 16)
-    for mark in chart.marks:
-        if isinstance(mark, Heat):
-            x |= _places(mark.names)
-    rounds = [mark.x.max(initial=0) for mark in chart.marks if isinstance(mark, Curve)]
-    if chart.x == "round" and max(rounds) <= 12:
+        height = 120 + rows * (30 if rows <= MOST_NAMES else 16)
+    if chart.heat:
+        x |= _places(chart.heat.columns)
+    if chart.log:
+        x["type"] = "log"
+    if chart.x == "round" and max(one.x.max(initial=0) for one in chart.series) <= 12:
         x |= {"tick0": 0, "dtick": 1}  # no tick between two
-    legend = not rows and any(getattr(mark, "name", "") for mark in chart.marks)
+    legend = not rows and any(one.name for one in chart.series)
     return {"xaxis": x, "yaxis": y, "height": height, "showlegend": legend, "hovermode": "closest"}
 
 

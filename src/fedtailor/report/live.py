@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.report.material import load_material
-from fedtailor.report.page import content, page
+from fedtailor.report.page import as_json, content, page
 from fedtailor.report.results import Result, read_run
 from fedtailor.report.sections import Section, sections
 
@@ -99,7 +99,7 @@ class PageHandler(BaseHTTPRequestHandler):
         elif since == stamp:
             self._send(204, "text/plain", "")
         else:
-            self._send(200, "application/json", content(said, stamp))
+            self._send(200, "application/json", as_json(content(said, stamp)))
 
     def _send(self, code: int, kind: str, body: str) -> None:
         data = body.encode()

@@ -5,29 +5,30 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, Template
 from markupsafe import Markup
 
 from fedtailor.extras import extra
+from fedtailor.report.interactive import plotly_chart
 from fedtailor.report.sections import Section
-from fedtailor.report.sheets import Best, one_line
+from fedtailor.report.templates import template
 
 
 def page(sections: Sequence[Section], stamp: str = "") -> str:
     """Render the whole page; with a stamp, the page polls its server for changes since."""
-    scripts = [plotly_js(), _file("page.js")]
-    return _template("page.html").render(
+    style, script = (files("fedtailor.report").joinpath(name).read_text() for name in ("page.css", "page.js"))
+    scripts, found = [plotly_js(), script], content(sections, stamp)
+    return template("page.html").render(
         sections=sections,
+        charts=found["charts"],
         live=bool(stamp),
         policy=Markup(_policy(scripts, live=bool(stamp))),
-        style=Markup(_file("page.css")),
+        style=Markup(style),
         scripts=[Markup(script) for script in scripts],
-        content=Markup(_inline(content(sections, stamp))),
+        content=Markup(as_json(found).replace("<", "\\u003c")),  # no text in it can close the script
     )
 
 
@@ -39,38 +40,21 @@ def plotly_js() -> str:
     return script
 
 
-def content(sections: Sequence[Section], stamp: str = "") -> str:
-    """Return what changes during a run as JSON: the text of each section, the charts, and a stamp of the state."""
-    charts = {f"{s.id}-{k}": chart for s in sections for k, chart in enumerate(s.charts)}
+def content(sections: Sequence[Section], stamp: str = "") -> dict[str, Any]:
+    """Return what changes during a run: the charts, the text of each section, and a stamp of the state."""
+    charts = {f"{s.id}-{k}": plotly_chart(chart) for s in sections for k, chart in enumerate(s.charts)}
     texts = {s.id: section_text(s) for s in sections} if stamp else {}  # a static page has them already
-    return json.dumps({"charts": charts, "texts": texts, "stamp": stamp}, separators=(",", ":"), allow_nan=False)
+    return {"charts": charts, "texts": texts, "stamp": stamp}
+
+
+def as_json(found: Mapping[str, Any]) -> str:
+    return json.dumps(found, separators=(",", ":"), allow_nan=False)
 
 
 def section_text(section: Section) -> str:
     """Render paragraphs, tables and commands of a section as HTML."""
-    module: Any = _template("text.html").module
+    module: Any = template("text.html").module
     return str(module.text(section))
-
-
-@cache
-def _template(name: str) -> Template:
-    """Load a template that escapes each value and puts it on one line, unless it is Markup."""
-    shown = Environment(
-        loader=PackageLoader("fedtailor", "report"),
-        autoescape=True,
-        finalize=lambda value: value if isinstance(value, Markup) else one_line(value),
-    )
-    shown.tests["best"] = lambda value: isinstance(value, Best)
-    return shown.get_template(name)
-
-
-def _file(name: str) -> str:
-    return files("fedtailor.report").joinpath(name).read_text()
-
-
-def _inline(data: str) -> str:
-    """Make JSON safe between script tags, so that no text in it can close them."""
-    return data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _policy(scripts: Sequence[str], *, live: bool) -> str:

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedtailor.files import replacing
 from fedtailor.printable import drawable
-from fedtailor.report.charts import COLOURS, SHADES, Bars, Chart, Curve, Heat, Points, Strip, looks
+from fedtailor.report.charts import COLOURS, MOST_NAMES, SHADES, Chart, Heat, Series, label_chart, looks
 
 MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*", "<", ">", "h")
 HATCHES = ("", "//", "..", "xx", "--", "oo")
@@ -31,7 +31,7 @@ def panels(charts: Sequence[Chart], size: tuple[float, float] = (5.2, 4.2), titl
     """Draw charts side by side, at most three per row, with one legend for all."""
     columns = min(3, len(charts))
     rows = math.ceil(len(charts) / columns)
-    names = max(max(len(chart.names), len({getattr(mark, "name", "") for mark in chart.marks})) for chart in charts)
+    names = max(max(len(_shown(chart.names, chart)), len({one.name for one in chart.series})) for chart in charts)
     height = max(size[1], 2.4 + 0.24 * names)
     figure = Figure(figsize=(size[0] * columns, height * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -51,63 +51,102 @@ def panels(charts: Sequence[Chart], size: tuple[float, float] = (5.2, 4.2), titl
     return figure
 
 
+def label_figure(counts: np.ndarray, labels: Sequence[str], clients: Sequence[str]) -> Figure:
+    """Draw who holds which labels; `counts` is clients × classes, and classes without names are numbered."""
+    labels = labels or [str(number) for number in range(counts.shape[1])]
+    size = (float(np.clip(0.3 * len(counts), 4.5, 9.0)), 3.6)
+    return panels([label_chart(counts, labels, clients)], size, "Training samples by client and class")
+
+
 def draw(axes: Axes, chart: Chart) -> None:
-    """Draw one chart; bars of several marks stand side by side."""
+    """Draw one chart; bars of several series stand side by side."""
     styles = zip(looks(), cycle(MARKERS), strict=False)
-    for place, mark in enumerate(chart.marks):
+    for place, one in enumerate(chart.series):
         colour = COLOURS[place % len(COLOURS)]
-        match mark:
-            case Curve(thin=True):
-                _draw_curve(axes, mark, colour="#56B4E9", marker=".", ms=2.5, lw=0.7, alpha=0.7)
-            case Curve():
+        match one.kind:
+            case "guide":
+                _draw_line(axes, one, colour="#56B4E9", marker=".", ms=2.5, lw=0.7, alpha=0.7)
+            case "line":
                 (colour, dash), marker = next(styles)
-                _draw_curve(axes, mark, colour=colour, linestyle=dash, marker=marker)
-            case Strip():
-                _draw_strip(axes, mark, place, colour)
-            case Points():
-                _draw_points(axes, mark, colour, across=bool(chart.names))
-            case Bars():
-                _draw_bars(axes, mark, place, len(chart.marks))
-            case Heat():
-                draw_heat(axes, mark)
+                _draw_line(axes, one, colour=colour, linestyle=dash, marker=marker)
+            case "box":
+                _draw_box(axes, one, colour)
+            case "dots" | "hollow":
+                _draw_dots(axes, one, colour, across=chart.in_rows)
+            case "bars":
+                _draw_bars(axes, one, place, sum(other.kind == "bars" for other in chart.series))
+    if chart.heat:
+        _draw_heat(axes, chart.heat)
+    else:
+        axes.grid(axis="x" if chart.in_rows else "y", color="#dddddd", lw=0.6)
     axes.set(xlabel=chart.x, ylabel=chart.y)
     axes.set_title(drawable(chart.title), fontsize=10)
-    across = any(isinstance(mark, Strip | Points) for mark in chart.marks)
-    if not any(isinstance(mark, Heat) for mark in chart.marks):
-        axes.grid(axis="x" if across else "y", color="#dddddd", lw=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    if across:
+    if chart.in_rows and not chart.heat:
         axes.invert_yaxis()
-    if all(isinstance(mark, Curve) and mark.steps for mark in chart.marks):
-        axes.yaxis.set_major_locator(whole_numbers())
-    if chart.names:
-        size = min(9.0, 60 / max(map(len, chart.names)) + 5)
-        labels = [fill(drawable(name), WIDEST) for name in chart.names]
-        (axes.set_yticks if across else axes.set_xticks)(range(len(labels)), labels, fontsize=size)
+    if names := _shown(chart.names, chart):
+        size = min(9.0, 60 / max(map(len, names)) + 5)
+        labels = [fill(drawable(name), WIDEST) for name in names]
+        (axes.set_yticks if chart.in_rows else axes.set_xticks)(range(len(labels)), labels, fontsize=size)
+    if chart.heat and (names := _shown(chart.heat.columns, chart)):
+        axes.set_xticks(range(len(names)), [drawable(name) for name in names], fontsize=8, rotation=90)
     elif chart.log:
         axes.set_xscale("log")
-    elif not across:
-        axes.xaxis.set_major_locator(whole_numbers())
+    elif chart.heat or not chart.names:
+        axes.xaxis.set_major_locator(_whole_numbers())
+    if chart.series and all(one.steps for one in chart.series):
+        axes.yaxis.set_major_locator(_whole_numbers())
 
 
-def _draw_curve(axes: Axes, curve: Curve, *, colour: str, **look: Any) -> None:
+def _shown(names: Sequence[str], chart: Chart) -> Sequence[str]:
+    """The names to stand beside an axis: of a heat map, only if they are few."""
+    return names if chart.heat is None or len(names) <= MOST_NAMES else ()
+
+
+def _draw_line(axes: Axes, line: Series, *, colour: str, **look: Any) -> None:
     """Draw a line with its band; keywords are matplotlib's."""
-    every = max(1, len(curve.x) // 8)
-    style: Any = "steps-post" if curve.steps else "default"
-    options = {"lw": 1.8, "ms": 4, "markevery": every} | look
-    label = fill(drawable(curve.name), WIDEST)
-    axes.plot(curve.x, curve.y, color=colour, label=label, drawstyle=style, **options)
-    if curve.low is not None and curve.high is not None:
-        axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.18, lw=0)
+    style: Any = "steps-post" if line.steps else "default"
+    options = {"lw": 1.8, "ms": 4, "markevery": max(1, len(line.x) // 8)} | look
+    axes.plot(line.x, line.y, color=colour, label=fill(drawable(line.name), WIDEST), drawstyle=style, **options)
+    if line.low is not None and line.high is not None:
+        axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, lw=0)
 
 
-def draw_heat(axes: Axes, heat: Heat, bar: Axes | None = None) -> None:
-    """Draw shades from pale to dark, and their scale on `bar` or beside the axes; a cell without a value stays blank."""
+def _draw_box(axes: Axes, box: Series, colour: str) -> None:
+    """Draw one dot per value with box and median; offsets go by rank, so the picture is reproducible."""
+    values = np.sort(box.x)
+    axes.scatter(values, box.y + 0.28 * np.sin(2.4 * np.arange(len(values))), s=14, color=colour, alpha=0.6, lw=0)
+    grey: dict[str, Any] = {"boxprops": {"color": "#888888"}, "medianprops": {"color": "black"}}
+    axes.boxplot([values], positions=box.y, widths=0.7, orientation="horizontal", showfliers=False, **grey)
+
+
+def _draw_dots(axes: Axes, dots: Series, colour: str, *, across: bool) -> None:
+    middle = dots.x if across else dots.y
+    reach = None if dots.low is None or dots.high is None else (middle - dots.low, dots.high - middle)
+    look: dict[str, Any] = {"ms": 7, "mfc": "white", "mec": "black"} if dots.kind == "hollow" else {"ms": 5}
+    look |= {"xerr" if across else "yerr": reach, "ecolor": "#888888", "elinewidth": 1.2}
+    axes.errorbar(dots.x, dots.y, fmt="o", color=colour, label=drawable(dots.name), **look)
+
+
+def _draw_bars(axes: Axes, bars: Series, place: int, many: int) -> None:
+    """Draw bars, labelled with their numbers if they have intervals."""
+    width = 0.8 / many
+    at = bars.x - 0.4 + width * (place + 0.5)
+    look: dict[str, Any] = {"color": COLOURS[place % len(COLOURS)], "hatch": HATCHES[place % len(HATCHES)]}
+    reach = None if bars.high is None else bars.high - bars.y
+    axes.bar(at, np.nan_to_num(bars.y), width, yerr=reach, label=drawable(bars.name), edgecolor="white", **look)
+    for x, height in zip(at, bars.y, strict=True):
+        if reach is not None and np.isfinite(height):
+            axes.text(x, height / 2, f"{height:.2f}", ha="center", va="center", fontsize=9, bbox=LABEL)
+
+
+def _draw_heat(axes: Axes, heat: Heat) -> None:
+    """Draw shades from pale to dark, and their scale; a cell without a value stays blank."""
     norm = PowerNorm(0.5 if heat.by_root else 1, 0, float(np.nan_to_num(heat.values).max(initial=1)))
     shown = np.ma.masked_invalid(heat.values)
     image = axes.imshow(shown, cmap=BLUES, norm=norm, interpolation="nearest", aspect="auto", rasterized=True)
-    scale = axes.figure.colorbar(image, cax=bar, ax=None if bar else axes, label=heat.unit)
+    scale = axes.figure.colorbar(image, ax=axes, label=heat.unit)
     scale.outline.set_visible(False)
 
 
@@ -116,32 +155,5 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(draft, dpi=130)
 
 
-def _draw_strip(axes: Axes, strip: Strip, place: int, colour: str) -> None:
-    """Draw one dot per client with box and median; offsets go by rank, so the picture is reproducible."""
-    values = np.sort(strip.values)
-    axes.scatter(values, place + 0.28 * np.sin(2.4 * np.arange(len(values))), s=14, color=colour, alpha=0.6, lw=0)
-    grey: dict[str, Any] = {"boxprops": {"color": "#888888"}, "medianprops": {"color": "black"}}
-    axes.boxplot([values], positions=[place], widths=0.7, orientation="horizontal", showfliers=False, **grey)
-
-
-def _draw_points(axes: Axes, points: Points, colour: str, *, across: bool) -> None:
-    middle = points.x if across else points.y
-    reach = None if points.low is None or points.high is None else (middle - points.low, points.high - middle)
-    ends: dict[str, Any] = {"xerr" if across else "yerr": reach, "ecolor": "#888888", "elinewidth": 1.2}
-    axes.errorbar(points.x, points.y, fmt="o", ms=5, color=colour, **ends)
-
-
-def _draw_bars(axes: Axes, bars: Bars, place: int, many: int) -> None:
-    """Draw bars, labelled with their numbers unless several stand side by side."""
-    width = 0.8 / many
-    at = np.arange(len(bars.heights)) - 0.4 + width * (place + 0.5)
-    look: dict[str, Any] = {"color": COLOURS[place % len(COLOURS)], "hatch": HATCHES[place % len(HATCHES)]}
-    label = bars.name if many > 1 else None
-    axes.bar(at, np.nan_to_num(bars.heights), width, yerr=bars.std, label=label, edgecolor="white", **look)
-    for x, height in zip(at, bars.heights, strict=True):
-        if bars.std is not None and np.isfinite(height):
-            axes.text(x, height / 2, f"{height:.2f}", ha="center", va="center", fontsize=9, bbox=LABEL)
-
-
-def whole_numbers(most: int | None = None) -> MaxNLocator:
-    return MaxNLocator(most or "auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
+def _whole_numbers() -> MaxNLocator:
+    return MaxNLocator("auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])

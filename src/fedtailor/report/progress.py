@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
@@ -23,6 +24,47 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_LINES = 5.0
 
 
+class TimeLeft(ProgressColumn):
+    """Counts down to the expected end of a task, `end`; empty as long as there is none."""
+
+    def render(self, task: Task) -> Text:
+        end = task.fields["end"]
+        left = "" if end is None else f"{timedelta(seconds=round(max(0.0, end - time.monotonic())))} left"
+        return Text(left, "progress.remaining")
+
+
+class RoundsBar:
+    """How many rounds are done: a bar with the time left on a terminal or in a notebook, a line every few seconds elsewhere."""
+
+    def __init__(self, console: Console, label: str, rounds: int, done: int = 0) -> None:
+        self.console, self.rounds, self._said = console, rounds, time.monotonic()
+        self.bar = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[note]}"),
+            TimeLeft(),
+            console=console,
+            disable=not (console.is_terminal or console.is_jupyter),
+            speed_estimate_period=math.inf,  # over all rounds but the first, which also starts workers and fills caches
+            get_time=time.monotonic,
+        )
+        self.task = self.bar.add_task(label, total=rounds, completed=done, note="", end=None)
+
+    def update(self, label: str, done: int, note: str) -> None:
+        """Move on to so many rounds; what is to be noted stands beside them."""
+        (task,) = self.bar.tasks
+        if done > task.completed:
+            self.bar.update(self.task, completed=done, description=label, note=note)
+            left, now = task.time_remaining, time.monotonic()
+            self.bar.update(self.task, end=None if left is None else now + left)
+            if self.bar.disable and (done == self.rounds or now - self._said >= SECONDS_BETWEEN_LINES):
+                facts = [f"round {done}/{self.rounds}", note, f"{left:.0f} s left" if left else ""]
+                self.console.print(f"{label}: {', '.join(filter(None, facts))}", soft_wrap=True)
+                self._said = now
+        self.bar.update(self.task, description=label, note=note)
+
+
 class Progress(Callback):
     """Show the progress of a run."""
 
@@ -30,102 +72,37 @@ class Progress(Callback):
         self.console = console or Terminal(stderr=True)
 
     def on_start(self, simulation: Simulation) -> None:
-        self.label = f"{simulation.method.name} seed {simulation.protocol.seed}"
-        self.steps = simulation.protocol.rounds + simulation.method.closing_steps
-        self.bar = _rounds_bar(self.console, "value", TimeLeft())
-        self.task = self.bar.add_task(self.label, total=self.steps, completed=simulation.round, value="", end=None)
-        self.pace = Pace()
-        self._said = time.monotonic()
-        self.bar.start()
+        self.label, self.value = f"{simulation.method.name} seed {simulation.protocol.seed}", ""
+        steps = simulation.protocol.rounds + simulation.method.closing_steps
+        self.rounds = RoundsBar(self.console, self.label, steps, simulation.round)
+        self.rounds.bar.start()
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
-        done = record["round"] + record.get("step", 0)
         metric = Headline.of_record(record)
         mean = metric.of(record, "mean")
-        value = f"{metric.title} {metric.shown(mean)}" if np.isfinite(mean) else ""
-        now = time.monotonic()
-        left = self.pace.left(done, self.steps, now)
-        self.bar.update(self.task, completed=done, end=None if left is None else now + left)
-        if value:
-            self.bar.update(self.task, value=value)
-        if not _animated(self.console) and (done == self.steps or now - self._said >= SECONDS_BETWEEN_LINES):
-            facts = [f"round {done}/{self.steps}", value, "" if not left else f"{left:.0f} s left"]
-            self.console.print(f"{self.label}: {', '.join(filter(None, facts))}", soft_wrap=True)
-            self._said = now
+        if math.isfinite(mean):
+            self.value = f"{metric.title} {metric.shown(mean)}"
+        self.rounds.update(self.label, record["round"] + record.get("step", 0), self.value)
 
     def on_end(self, simulation: Simulation) -> None:
-        self.bar.stop()
-
-
-class Pace:
-    """Estimates the time left from the rounds after the first, which also starts workers and fills caches."""
-
-    def __init__(self) -> None:
-        self._warm: tuple[int, float] | None = None  # the first round that was seen, and when it ended
-
-    def left(self, done: int, steps: int, now: float) -> float | None:
-        """Return the seconds left when `done` of `steps` rounds are done `now`; None until two rounds have ended."""
-        if self._warm is None:
-            self._warm = done, now
-        first, began = self._warm
-        return (now - began) / (done - first) * (steps - done) if done > first else None
-
-
-class TimeLeft(ProgressColumn):
-    """Counts down to the expected end of a task, `end`; empty as long as there is none."""
-
-    def render(self, task: Task) -> Text:
-        end = task.fields["end"]
-        if end is None:
-            return Text("")
-        minutes, seconds = divmod(int(max(0.0, end - time.monotonic()) + 0.5), 60)
-        hours, minutes = divmod(minutes, 60)
-        clock = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
-        return Text(f"{clock} left", "progress.remaining")
+        self.rounds.bar.stop()
 
 
 class GridProgress:
     """Show the progress of a grid: all rounds of all runs as one bar."""
 
-    def __init__(self, console: Console, steps: dict[str, int]) -> None:
-        self.console = console
-        self.steps = steps
-        self.done = dict.fromkeys(steps, 0)
-        self.bar = _rounds_bar(console, "running", TimeRemainingColumn(compact=True))
-        self.task = self.bar.add_task("runs", total=sum(steps.values()), running="")
-        self._said, self._told = time.monotonic(), 0
+    def __init__(self, console: Console, steps: Mapping[str, int]) -> None:
+        self.steps, self.done = steps, dict.fromkeys(steps, 0)
+        self.rounds = RoundsBar(console, "runs", sum(steps.values()))
+        self.bar = self.rounds.bar
 
-    def update(self, done: dict[str, int], running: list[str]) -> None:
+    def update(self, done: Mapping[str, int], running: Sequence[str]) -> None:
         """Update the bar; `done` has the rounds of the runs that advanced."""
         self.done |= done
         finished = sum(self.done[name] >= count for name, count in self.steps.items())
-        rounds, label = sum(self.done.values()), f"runs {finished}/{len(self.steps)}"
         others = f" and {len(running) - 1} more" if len(running) > 1 else ""
-        self.bar.update(
-            self.task, completed=rounds, description=label, running=running[0][:40] + others if running else ""
-        )
-        now = time.monotonic()
-        if not self.console.is_terminal and rounds > self._told and now - self._said >= SECONDS_BETWEEN_LINES:
-            self._said, self._told = now, rounds
-            total = sum(self.steps.values())
-            self.console.print(f"{label}, round {rounds}/{total}, at {', '.join(running)}", soft_wrap=True)
-
-
-def _animated(console: Console) -> bool:
-    return console.is_terminal or console.is_jupyter
-
-
-def _rounds_bar(console: Console, extra: str, left: ProgressColumn) -> Bars:
-    """Make a bar of rounds with one extra field and the time left, shown on a terminal or in a notebook only."""
-    return Bars(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-        TextColumn(f"{{task.fields[{extra}]}}"),
-        left,
-        console=console,
-        disable=not _animated(console),
-    )
+        at = f"{running[0][:40]}{others}" if running else ""
+        self.rounds.update(f"runs {finished}/{len(self.steps)}", sum(self.done.values()), at)
 
 
 @contextmanager

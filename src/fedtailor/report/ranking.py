@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedtailor.experiment.headline import Headline
-from fedtailor.report.charts import Chart, Curve, Points
+from fedtailor.report.charts import Chart, Series, forest
 from fedtailor.report.results import Result
 from fedtailor.report.sheets import Sheet
 
@@ -52,15 +52,14 @@ class Ranking:
 
     def chart(self) -> Chart:
         """Draw the critical-difference diagram: mean ranks with intervals, and a bar beside methods that may differ by chance."""
-        places = np.arange(len(self.names))
-        ranks = Points("", self.ranks, places, list(self.names), self.low, self.high)
+        ranks = forest("mean rank (1 is best)", list(self.names), self.ranks, (self.low, self.high))
         right = max(float(self.high.max()), len(self.names)) + 0.15
         bars = [
-            Curve("", np.full(2, right + 0.15 * k), np.array([first - 0.2, last + 0.2]), thin=True)
+            Series("", np.full(2, right + 0.15 * k), np.array([first - 0.2, last + 0.2]), kind="guide")
             for k, (first, last) in enumerate(self.alike)
         ]
         title = f"Beside a bar: no difference beyond chance (critical difference {self.difference:.2f})"
-        return Chart("mean rank (1 is best)", "", [ranks, *bars], list(self.names), title=title)
+        return replace(ranks, series=[*ranks.series, *bars], title=title)
 
 
 def ranking(blocks: Blocks, *, lower_is_better: bool = False, seed: int = 0) -> Ranking | None:

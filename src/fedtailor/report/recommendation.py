@@ -11,7 +11,7 @@ import numpy as np
 
 from fedtailor.experiment.config import part_values
 from fedtailor.experiment.headline import Headline
-from fedtailor.report.charts import Chart, Points, by_client, save_picture
+from fedtailor.report.charts import by_client, forest, save_picture
 from fedtailor.report.tables import readable_bytes
 
 if TYPE_CHECKING:
@@ -60,14 +60,15 @@ def next_command(advice: Advice, words: Sequence[str]) -> str:
 def recommendation_picture(advice: Advice, path: Path) -> None:
     """Draw the score of each candidate, and the gain of each client over training alone."""
     metric, gains = advice.metric, advice.over_alone.clients
-    names = sorted(advice.scores, key=lambda name: advice.scores[name] * (1 if metric.lower_is_better else -1))
+    sign = 1 if metric.lower_is_better else -1
+    names = sorted(advice.scores, key=lambda name: sign * advice.scores[name])
     scores = np.array([metric.scale * advice.scores[name] for name in names])
-    title = metric.axis(f"{metric.title} on validation samples")
-    tried = Chart(title, "", [Points("", scores, np.arange(len(names)), names)], names)
+    tried = forest(metric.axis(f"{metric.title} on validation samples"), names, scores)
     order = np.argsort(-np.where(np.isfinite(gains), gains, -np.inf))
     title = metric.axis(f"gain of {advice.method} over training alone")
     who = [advice.names[i] for i in order]
-    save_picture([tried, by_client(title, advice.method, who, metric.scale * gains[order], gain=True)], path)
+    gained = by_client(title, advice.method, who, metric.scale * gains[order], zero=True)
+    save_picture([tried, gained], path)
 
 
 def _points(gain: Gain, metric: Headline) -> str:

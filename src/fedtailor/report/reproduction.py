@@ -11,7 +11,7 @@ from fedtailor.files import replace_text
 from fedtailor.papers.comparison import Comparison
 from fedtailor.papers.presets import Preset, presets
 from fedtailor.papers.reproduction import FILE, FULL, ReproducedCell, Reproduction, ranks
-from fedtailor.report.charts import Chart, Curve, Points
+from fedtailor.report.charts import Chart, Series
 from fedtailor.report.sheets import Sheet, as_markdown, escape_markdown
 from fedtailor.report.tables import write_csv
 
@@ -81,13 +81,13 @@ def agreement_chart(found: Reproduction) -> Chart:
     both = [cell for cell in found.cells if cell.difference is not None]
     values = np.array([[cell.published, cell.measured] for cell in both] or [[0, 100]], dtype=float)
     ends = np.array([values.min(), values.max()])
-    marks: list[Curve | Points] = [Curve("equal", ends, ends, thin=True)]
+    series = [Series("equal", ends, ends, kind="guide")]
     for column in found.columns:
         cells = [cell for cell in both if cell.column == column]
         x, y = (np.array([getattr(cell, side) for cell in cells], dtype=float) for side in ("published", "measured"))
         std = np.array([cell.measured_std or 0 for cell in cells], dtype=float)
-        marks.append(Points(column, x, y, [cell.method for cell in cells], y - std, y + std))
-    return Chart("published", "measured", marks)
+        series.append(Series(column, x, y, y - std, y + std, "dots", [cell.method for cell in cells]))
+    return Chart("published", "measured", series)
 
 
 def _numbers(cell: ReproducedCell) -> tuple[str, str, str]:

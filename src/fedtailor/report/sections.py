@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fedtailor.data.description import Description
 from fedtailor.experiment.headline import Headline, Statistic
 from fedtailor.papers.reproduction import Reproduction
-from fedtailor.report import charts, tables
+from fedtailor.report import tables
+from fedtailor.report.charts import MOST_COLUMNS, Chart, curves, forest, label_chart, of_one_seed, strips, tradeoff
 from fedtailor.report.clients import Clients, all_clients
 from fedtailor.report.data_summary import columns_sheet
 from fedtailor.report.groups import by_method
-from fedtailor.report.interactive import plotly_chart
 from fedtailor.report.material import Material
 from fedtailor.report.privacy import privacy_notes, privacy_sheets
 from fedtailor.report.ranking import blocks_of, ranking
@@ -28,6 +27,18 @@ from fedtailor.report.tuning import Trials, sensitivity_chart, tuning_sheet
 
 CHANCE = 0.05
 FEW_RUNS, FEW_ROWS = 12, 50  # up to this many runs, or clients or columns, their table is shown unfolded
+ROUNDS = (
+    "Mean over the clients' own models. A click on a name in the legend hides a method, a double click leaves it alone; bands are ± one "
+    "standard deviation over runs."
+)
+CLIENTS = "Last evaluation, every client on its own test samples; the clients of all seeds together."
+FAIRNESS = (
+    "Mean over the tenth of clients that fare worst, and the standard deviation over clients; bars are ± one over runs."
+)
+COST = (
+    "All clients together, both ways; seconds of training, evaluation and communication on the machine of the run. Filled dots lie on the "
+    "front: nothing is better at their cost or a lower one."
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,7 @@ class Section:
     sheets: Sequence[Sheet] = ()
     folded: Sequence[Sheet] = ()
     commands: Sequence[tuple[str, Sequence[str]]] = ()
-    charts: Sequence[dict[str, Any]] = ()
+    charts: Sequence[Chart] = ()
     level: int = 2
 
 
@@ -61,7 +72,7 @@ def sections(material: Material, command: str) -> list[Section]:
 def _head(material: Material) -> Section:
     results = material.results
     methods = list(dict.fromkeys(r.method for r in results))
-    data = list(dict.fromkeys(r.config["data"]["name"] for r in results))
+    data = dict.fromkeys(r.config["data"]["name"] for r in results)
     who = methods[0] if len(methods) == 1 else f"{len(methods)} methods"
     runs = f"{len(results)} run" + ("s" if len(results) > 1 else "")
     unfinished = Counter(r.state for r in results if not r.finished)
@@ -78,7 +89,7 @@ def _reproduction(mark: str, found: Reproduction) -> Section:
     words = [("note scale", found.scale_note)] if found.scale_note else []
     words += [("note", f"Left open by the paper, and chosen: {' '.join(found.choices)}")] if found.choices else []
     title = f"Published and measured: {found.title}"
-    return Section(mark, title, words, column_sheets(found), charts=[plotly_chart(agreement_chart(found))])
+    return Section(mark, title, words, column_sheets(found), charts=[agreement_chart(found)])
 
 
 def _federation(mark: str, title: str, material: Material) -> list[Section]:
@@ -95,23 +106,23 @@ def _federation(mark: str, title: str, material: Material) -> list[Section]:
     if clients := all_clients(known, metric, material.baseline):
         found.append(_clients(f"{mark}-gains", clients, scale))
     for name, (heading, note, shown) in (_charts(known, metric) if known else {}).items():
-        words = [*([("words", note)] if note else []), *scale]
-        found.append(Section(f"{mark}-{name}", heading, words, charts=[plotly_chart(c) for c in shown], level=3))
+        found.append(Section(f"{mark}-{name}", heading, [("words", note), *scale], charts=shown, level=3))
     return found
 
 
-def _ranks(material: Material) -> list[Section]:
-    """Rank the methods over all federations and seeds, if these are enough."""
-    lower = material.metric.lower_is_better
-    found = ranking(blocks_of(material.federations, material.metric), lower_is_better=lower)
-    return [Section("ranks", "Ranks", sheets=[found.sheet()], charts=[plotly_chart(found.chart())])] if found else []
-
-
-def _tuning(mark: str, study: str, trials: Trials) -> Section:
-    """Show what each method was tuned to, and how much that matters."""
-    chart = sensitivity_chart(trials)
-    drawn = [plotly_chart(chart)] if chart.marks else []
-    return Section(mark, f"Tuning of {study}", sheets=[tuning_sheet(trials)], charts=drawn)
+def _lead(groups: Mapping[str, Sequence[Result]], material: Material) -> list[tuple[str, str]]:
+    """Say which finished method does best, and whether its lead is significant."""
+    metric = material.metric
+    best = choose_baseline(groups, metric) if len(groups) > 1 else ""
+    if not best:
+        return []
+    verdicts = against(groups, best, metric)
+    clear = sum(verdict.p < CHANCE for verdict in verdicts.values())
+    told = f" {clear} of {len(verdicts)} others differ from it at p < {CHANCE}." if verdicts else ""
+    among = "" if all(r.finished for runs in groups.values() for r in runs) else " of the finished methods"
+    extreme = "Lowest" if metric.lower_is_better else "Highest"
+    value = " ".join(filter(None, (*tables.aspect(metric, "mean").cells({best: groups[best]}), metric.unit)))
+    return [("words", f"{extreme} mean {metric.title} of clients{among}: {best}, {value}.{told}")]
 
 
 def _described(mark: str, described: Description) -> Section:
@@ -127,50 +138,50 @@ def _clients(mark: str, clients: Sequence[Clients], scale: Sequence[tuple[str, s
     sheets = [one.sheet() for one in clients]
     shown = 1 if len(sheets[0].rows) <= FEW_ROWS else 0
     title = sheets[0].title.replace("Clients", "Who gains and who loses" if clients[0].alone else "Each client", 1)
-    drawn = [plotly_chart(clients[0].chart())]
-    return Section(mark, title, scale, sheets[:shown], sheets[shown:], charts=drawn, level=3)
+    return Section(mark, title, scale, sheets[:shown], sheets[shown:], charts=[clients[0].chart()], level=3)
 
 
-def _charts(groups: dict[str, list[Result]], metric: Headline) -> dict[str, tuple[str, str, list[charts.Chart]]]:
-    """Return heading, text beyond that of text.html, and charts of each section below a comparison."""
-    one, seed = charts.of_one_seed(groups)
-    labels = next((r.labels for r in one.values() if r.labels), None)
-    many = labels and len(labels.counts) > charts.MOST_COLUMNS
-    some = f" Up to {charts.MOST_COLUMNS:,} clients are shown, evenly chosen." if many else ""
+def _charts(groups: Mapping[str, Sequence[Result]], metric: Headline) -> dict[str, tuple[str, str, list[Chart]]]:
+    """Return heading, text and charts of each section below a comparison."""
+    found = {
+        "rounds": (f"{metric.heading} over rounds", ROUNDS, [curves(groups, metric)]),
+        "clients": (f"{metric.heading} of each client", CLIENTS, [strips(groups, metric)]),
+    }
+    one, seed = of_one_seed(groups)
+    if labels := next((r.labels for r in one.values() if r.labels), None):
+        many = len(labels.counts) > MOST_COLUMNS
+        some = f" Up to {MOST_COLUMNS:,} clients are shown, evenly chosen." if many else ""
+        note = f"Training samples by client and class, seed {seed}.{some}"
+        held = label_chart(labels.counts, labels.labels, labels.clients)
+        found["labels"] = ("Who holds which labels", note, [held])
+    costs = [tradeoff(groups, metric, cost.title, [cost.numbers(g) for g in groups.values()]) for cost in tables.COSTS]
     better = "lower" if metric.lower_is_better else "higher"
-    fairness: dict[str, Statistic] = {
-        metric.axis("worst decile") + f", {better} is fairer": "worst",
-        metric.axis("spread of clients") + ", lower is fairer": "spread",
-    }
-
-    def each(aspect: tables.Aspect) -> list[np.ndarray]:
-        return [aspect.numbers(runs) for runs in groups.values()]
-
-    spreads = [charts.dots(groups, metric, t, each(tables.aspect(metric, s))) for t, s in fairness.items()]
-    costs = [charts.tradeoff(groups, metric, cost.title, each(cost)) for cost in (tables.BYTES, tables.PACE)]
-    held = ("Who holds which labels", f"Seed {seed}.{some}", [charts.label_heat(labels)]) if labels else None
-    return {
-        "rounds": (f"{metric.heading} over rounds", "", [charts.curves(groups, metric)]),
-        "clients": (f"{metric.heading} of each client", "", [charts.strips(groups, metric)]),
-        **({"labels": held} if held else {}),
-        "fairness": ("Fairness", "", spreads),
-        "cost": (f"What {metric.title} costs", "", costs),
-    }
+    spreads = [
+        _over_runs(groups, metric, "worst", metric.axis("worst decile") + f", {better} is fairer"),
+        _over_runs(groups, metric, "spread", metric.axis("spread of clients") + ", lower is fairer"),
+    ]
+    return found | {"fairness": ("Fairness", FAIRNESS, spreads), "cost": (f"What {metric.title} costs", COST, costs)}
 
 
-def _lead(groups: dict[str, list[Result]], material: Material) -> list[tuple[str, str]]:
-    """Say which finished method does best, and whether its lead is significant."""
-    metric = material.metric
-    best = choose_baseline(groups, metric) if len(groups) > 1 else ""
-    if not best:
-        return []
-    verdicts = against(groups, best, metric)
-    clear = sum(verdict.p < CHANCE for verdict in verdicts.values())
-    told = f" {clear} of {len(verdicts)} others differ from it at p < {CHANCE}." if verdicts else ""
-    among = "" if all(r.finished for runs in groups.values() for r in runs) else " of the finished methods"
-    extreme = "Lowest" if metric.lower_is_better else "Highest"
-    value = " ".join(filter(None, (*tables.aspect(metric, "mean").cells({best: groups[best]}), metric.unit)))
-    return [("words", f"{extreme} mean {metric.title} of clients{among}: {best}, {value}.{told}")]
+def _over_runs(groups: Mapping[str, Sequence[Result]], metric: Headline, statistic: Statistic, title: str) -> Chart:
+    """Chart a statistic of each method: its mean and standard deviation over runs."""
+    values = [metric.scale * tables.aspect(metric, statistic).numbers(runs) for runs in groups.values()]
+    mean, std = (np.array([f(one) for one in values]) for f in (np.mean, np.std))
+    return forest(title, list(groups), mean, (mean - std, mean + std))
+
+
+def _ranks(material: Material) -> list[Section]:
+    """Rank the methods over all federations and seeds, if these are enough."""
+    lower = material.metric.lower_is_better
+    found = ranking(blocks_of(material.federations, material.metric), lower_is_better=lower)
+    return [Section("ranks", "Ranks", sheets=[found.sheet()], charts=[found.chart()])] if found else []
+
+
+def _tuning(mark: str, study: str, trials: Trials) -> Section:
+    """Show what each method was tuned to, and how much that matters."""
+    chart = sensitivity_chart(trials)
+    drawn = [chart] if chart.series else []
+    return Section(mark, f"Tuning of {study}", sheets=[tuning_sheet(trials)], charts=drawn)
 
 
 def _privacy(material: Material) -> list[Section]:

@@ -47,7 +47,8 @@ def as_markdown(sheet: Sheet, level: int = 3) -> str:
     rows = [[f"**{escape_markdown(c)}**" if isinstance(c, Best) else escape_markdown(c) for c in r] for r in sheet.rows]
     lines = [f"| {' | '.join(cells)} |" for cells in (map(escape_markdown, sheet.header), rule, *rows)]
     notes = [text for note in sheet.notes for text in ("", escape_markdown(note))]
-    return "\n".join([f"{'#' * level} {escape_markdown(sheet.title)}", "", *lines, *notes, ""])
+    heading = [f"{'#' * level} {escape_markdown(sheet.title)}", ""] if sheet.title else []
+    return "\n".join([*heading, *lines, *notes, ""])
 
 
 def as_latex(sheet: Sheet) -> str:

@@ -58,6 +58,7 @@ def readable_bytes(count: float) -> str:
 
 BYTES = Aspect("bytes per round", lambda r: r.bytes_per_round, lambda v: readable_bytes(float(v.mean())))
 PACE = Aspect("seconds per round", lambda r: r.seconds / len(r.records), lambda v: f"{v.mean():.3g}")
+COSTS = (BYTES, PACE)
 BACKDOOR = Aspect("backdoor success", backdoor_success, Headline().written)
 EPSILON = Aspect("ε of clients", epsilon, lambda v: f"{v.mean():.3g}" if np.isfinite(v).all() else "—")
 SAMPLE_EPSILON = Aspect("ε of samples", sample_epsilon, lambda v: f"{v.max():.3g}" if np.isfinite(v).all() else "—")
@@ -126,7 +127,7 @@ def comparison_sheet(title: str, results: Sequence[Result], material: Material) 
     ]
     if not evaluated:
         return Sheet(title, ("method",), [], notes)
-    columns = aspects(evaluated, material.metric, WHOLE, BYTES, PACE)
+    columns = aspects(evaluated, material.metric, WHOLE, *COSTS)
     groups, base, verdicts = _tested(evaluated, material)
     role = "baseline" if base and base == material.baseline else "best"
     counts = [f"{len(runs)} ({left})" if (left := _unfinished(runs)) else str(len(runs)) for runs in groups.values()]
@@ -140,7 +141,7 @@ def comparison_sheet(title: str, results: Sequence[Result], material: Material) 
 def comparison_numbers(material: Material) -> str:
     """Return the comparisons as CSV for programs: plain numbers (fractions from 0 to 1, bytes, seconds), each with its std over runs."""
     rows: list[dict[str, object]] = []
-    columns = aspects(material.evaluated, material.metric, WHOLE, BYTES, PACE)
+    columns = aspects(material.evaluated, material.metric, WHOLE, *COSTS)
     for title, results in material.federations.items():
         groups, _, verdicts = _tested([r for r in results if r.evaluated], material)
         for name, runs in groups.items():
