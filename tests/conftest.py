@@ -57,6 +57,12 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are exported as where its packages are not installed: to write ONNX takes seconds."""
+    monkeypatch.setattr("fedtailor.api.export.find_spec", lambda name: None)
+
+
+@pytest.fixture
 def federation() -> Federation:
     rng = np.random.default_rng(7)
     centres = rng.normal(size=(CLASSES, 5)) * 2

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -124,27 +125,15 @@ def arrays(tmp_path: Path) -> tuple[Personal, Path, Path]:
 
 
 @pytest.mark.slow
-def test_exported_folders_of_all_kinds_of_data_predict_without_fedtailor(tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "find_spec", lambda name: None)  # ONNX takes a while, and has a test of its own
+@pytest.mark.usefixtures("without_onnx")
+def test_exported_folders_of_all_kinds_of_data_predict_without_fedtailor(tmp_path):
     cases = {
+        "csv": a_table(tmp_path, "csv"),
         "parquet": a_table(tmp_path, "parquet"),
         "images": images(tmp_path),
         "texts": texts(tmp_path),
         "arrays": arrays(tmp_path),
     }
-    assert_same_predictions(cases, tmp_path)
-
-
-def test_an_exported_folder_predicts_without_fedtailor(tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "find_spec", lambda name: None)
-    cases = {"csv": a_table(tmp_path, "csv")}
-    assert_same_predictions(cases, tmp_path)
-    script = (cases["csv"][1] / "predict.py").read_text()
-    assert "read_images" not in script
-    assert "fedtailor" not in re.findall(r"^\s*(?:import|from) (\w+)", script, re.MULTILINE)
-
-
-def assert_same_predictions(cases: dict[str, tuple[Personal, Path, Path]], tmp_path: Path) -> None:
     printed = alone(*((folder, new) for _, folder, new in cases.values()))
     for (name, (model, _, new)), text in zip(cases.items(), printed, strict=True):
         (tmp_path / "alone.csv").write_text(text)
@@ -157,7 +146,25 @@ def assert_same_predictions(cases: dict[str, tuple[Personal, Path, Path]], tmp_p
             assert found.prediction.tolist() == ours.prediction.tolist(), name
 
 
-@pytest.mark.parametrize("name", sorted(set(nets.classes) - {"python"}))
+@pytest.mark.parametrize(
+    ("kind", "description"),
+    [("arrays", Description((4,), 2)), ("images", Description((3, 4, 4), 2, dtype="uint8"))],
+)
+def test_the_script_has_only_the_reader_it_needs_and_nothing_of_fedtailor(kind, description):
+    script = export.predict_script(Personal(nn.Linear(4, 2), description))
+    assert re.findall(r"def read_(\w+)\(", script) == [kind]
+    assert f"read_{kind}(sys" in script
+    assert "fedtailor" not in re.findall(r"^\s*(?:import|from) (\w+)", script, re.MULTILINE)
+
+
+def every_net() -> list[Any]:
+    """Deep nets take seconds to trace."""
+    deep = {"resnet18", "resnet18-adapters"}
+    names = sorted(nets.classes.keys() - {"python"})
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in deep else []) for name in names]
+
+
+@pytest.mark.parametrize("name", every_net())
 def test_every_net_is_exported_for_batches_of_any_size(name, tmp_path):
     if name == "fasttext":
         description = Description((9,), 3, dtype="int64", vocabulary=20)
@@ -177,6 +184,7 @@ def test_every_net_is_exported_for_batches_of_any_size(name, tmp_path):
     assert wanted.std() > 0
 
 
+@pytest.mark.slow
 def test_onnx_says_the_same(tmp_path):
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra 'onnx' and onnxruntime)")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed (extra 'onnx')")
@@ -185,17 +193,16 @@ def test_onnx_says_the_same(tmp_path):
         ("fasttext", Description((4,), 2, "binary", "int64", vocabulary=9), np.arange(16).reshape(4, 4) % 9),
     ]:
         model = Personal(build_net(name, description.task, seed=1).plain(), description)
-        program = Program(with_plain_layers(copy.deepcopy(model.module)), description)
-        assert export.write_onnx(export.exported_program(program), tmp_path / "model.onnx") == ""
-        session = runtime.InferenceSession(tmp_path / "model.onnx")
+        assert export.export_model(model, tmp_path / name, "") == ""
+        session = runtime.InferenceSession(tmp_path / name / "model.onnx")
         for count in (1, 4):
             (answers,) = session.run(None, {"raw": raw[:count]})
             assert np.allclose(answers, model.predict_proba(raw[:count]), rtol=0, atol=1e-6)
 
 
-def test_without_onnx_everything_else_is_there_and_the_reason_is_said_once(federation, tmp_path, monkeypatch, caplog):
+@pytest.mark.usefixtures("without_onnx")
+def test_without_onnx_everything_else_is_there_and_the_reason_is_said_once(federation, tmp_path, caplog):
     run = ft.run(federation, "fedrep", net="mlp", out=tmp_path / "r", rounds=2, engine="inline", callbacks=[])
-    monkeypatch.setattr(export, "find_spec", lambda name: None)
     with caplog.at_level(logging.WARNING, "fedtailor"):
         folders = ft.load(tmp_path / "r", federation=federation).export(tmp_path / "out", ["client-0", 2])
     assert [folder.name for folder in folders] == ["client-0", "client-2"]
@@ -209,6 +216,7 @@ def test_without_onnx_everything_else_is_there_and_the_reason_is_said_once(feder
     assert not [file for file in (tmp_path / "out").iterdir() if file.name.startswith(".")]
 
 
+@pytest.mark.usefixtures("without_onnx")
 def test_the_card_says_what_the_model_is_and_what_left_the_site(federation, tmp_path):
     run = ft.run(federation, "fedrep", net="mlp", out=tmp_path / "r", rounds=2, engine="inline", callbacks=[])
     (folder,) = run.export(tmp_path / "out", [1])
@@ -273,6 +281,7 @@ def test_a_name_that_is_no_folders_name_gives_way_to_the_number():
     assert [export.folder_name(name, 3) for name in ("../x", "a/b", ".", "", "a b", "-x")] == ["client-00003"] * 6
 
 
+@pytest.mark.usefixtures("without_onnx")
 def test_the_command_exports_and_refuses(federation, fedtailor, tmp_path):
     ft.run(federation, "fedavg", net="mlp", out=tmp_path / "r", rounds=1, engine="inline", callbacks=[])
     said = fedtailor("export", "r", "--client", "client-3", "--client", "0", "--to", "out", cwd=tmp_path)

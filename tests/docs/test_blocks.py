@@ -104,6 +104,7 @@ def test_what_is_not_run_is_counted():
     assert kinds.keys() <= {*RUN, "text", "toml"}  # no command hides behind another word
 
 
+@pytest.mark.usefixtures("without_onnx")
 def test_your_data(reader):
     reader.follow(blocks((ROOT / "docs/your-data.md").read_text()))
     table = pd.read_csv("runs/first/clients.csv").set_index("name")
