@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fedtailor as ft
-from fedtailor.api.recommend import Gain, decide
+from fedtailor.api.recommend import Advice, Gain, decide
 
 
-def shared(samples: int, clients: int = 24) -> ft.Federation:
+def shared(samples: int, clients: int = 12) -> ft.Federation:
     """Clients with the same rule, which few samples do not show: together they know it."""
     rng = np.random.default_rng(0)
     rule, parts = rng.normal(size=(20, 3)), []
@@ -35,8 +36,15 @@ QUICK = {"net": "mlp", "rounds": 5, "lr": 0.1, "engine": "inline", "callbacks": 
 FEW = ("local", "fedavg")
 
 
-def test_clients_that_gain_are_told_to_federate(tmp_path):
-    advice = ft.recommend(shared(20), FEW, out=tmp_path, **QUICK)
+@pytest.fixture(scope="module")
+def advised(tmp_path_factory) -> tuple[Advice, Path]:
+    """Advice for clients that gain, and its folder."""
+    out = tmp_path_factory.mktemp("advised")
+    return ft.recommend(shared(20), FEW, out=out, **QUICK), out
+
+
+def test_clients_that_gain_are_told_to_federate(advised):
+    advice, _ = advised
     assert advice.verdict == "federate"
     assert advice.method == advice.config.method.name == "fedavg"
     assert advice.over_alone.low > 0
@@ -45,7 +53,7 @@ def test_clients_that_gain_are_told_to_federate(tmp_path):
 
 
 def test_clients_that_do_not_gain_are_told_to_stay_alone(tmp_path):
-    advice = ft.recommend(opposed(200), FEW, out=tmp_path, **QUICK)
+    advice = ft.recommend(opposed(100), FEW, out=tmp_path, **QUICK)
     assert advice.verdict == "alone"
     assert advice.config.method.name == "local"
     assert len(advice.losing) == 6
@@ -66,27 +74,24 @@ def test_the_interval_of_a_gain_by_hand():
     assert (gain.low, gain.mean, gain.high) == pytest.approx((0.02 - reach, 0.02, 0.02 + reach), abs=1e-5)
 
 
-def test_the_same_call_goes_on_with_what_was_measured(tmp_path):
-    federation = shared(20)
-    first = ft.recommend(federation, FEW, out=tmp_path, **QUICK)
-    files = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.json")}
+def test_the_same_call_goes_on_with_what_was_measured(advised):
+    first, out = advised
+    files = {file: file.stat().st_mtime_ns for file in out.rglob("*.json")}
     assert len([f for f in files if f.name.startswith("gain-")]) == 6  # two methods, three seeds
-    again = ft.recommend(federation, FEW, out=tmp_path, **QUICK)
-    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.json")} == files
+    again = ft.recommend(shared(20), FEW, out=out, **QUICK)
+    assert {file: file.stat().st_mtime_ns for file in out.rglob("*.json")} == files
     assert again.over_alone.mean == first.over_alone.mean
 
 
-def test_test_samples_have_no_say(tmp_path):
-    federation = shared(20)
+def test_test_samples_have_no_say(advised, tmp_path):
+    one, _ = advised
     spoiled = ft.Federation.from_clients(
         [
             (c.train.x.numpy(), c.train.y.numpy(), c.test.x.numpy(), (c.test.y.numpy() + 1) % 3)
-            for c in federation.clients
+            for c in shared(20).clients
         ]
     )
-    one, other = (
-        ft.recommend(data, FEW, out=tmp_path / name, **QUICK) for name, data in (("a", federation), ("b", spoiled))
-    )
+    other = ft.recommend(spoiled, FEW, out=tmp_path, **QUICK)
     assert one.over_alone.clients == pytest.approx(other.over_alone.clients)
     assert one.scores == other.scores
 
@@ -106,7 +111,7 @@ def test_a_regression_is_advised_by_its_error(tmp_path):
 
 def test_the_command_writes_a_page_with_the_next_command(tmp_path, fedtailor, rendered):
     words = ("data=digits", "data.fraction=0.2", "clients=4", "net=mlp", "rounds=3", "engine=inline")
-    said = fedtailor("recommend", "fedavg-ft", *words, "--minutes", "0", "--out", tmp_path / "a")
+    said = fedtailor("recommend", "fedper", *words, "--minutes", "0", "--out", tmp_path / "a")
     page = (tmp_path / "a" / "recommendation.md").read_text()
     command = next(line.strip() for line in page.splitlines() if line.strip().startswith("fedtailor run"))
     assert command in said

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_no_mutated_file_is_read_wrongly_or_without_words():
     command = [sys.executable, "-m", "bench.torture", "files", "--share", "0.03"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.torture import takeovers, updates
 
 
+@pytest.mark.slow
 def test_no_promise_about_updates_is_broken():
     results = updates.run(share=0.02)
     assert sum(result.tries for result in results) == len(results)

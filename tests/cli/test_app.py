@@ -135,6 +135,7 @@ def test_a_run_resumes_from_the_command_line(fedtailor, tmp_path):
     assert "give no other words" in fedtailor("run", "rounds=9", "--resume", "a", code=2, cwd=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks at what a process has loaded")
 def test_ctrl_c_while_the_program_starts_is_one_line(tmp_path):
     command = [sys.executable, "-m", "fedtailor", "run", *QUICK, "--out", str(tmp_path / "a")]

@@ -54,6 +54,7 @@ def test_what_clients_log_in_a_closing_step_is_that_of_inline():
     assert logged == {i: outcome.logged for i, outcome in many.outcomes.items()}
 
 
+@pytest.mark.slow
 def test_more_than_one_thread_a_worker_starts_new_processes(numbers):
     one, many = simulate(engine="inline", threads=2, rounds=1).run(), simulate(threads=2, rounds=1).run()
     assert not many.engine.forks
@@ -144,11 +145,15 @@ def test_what_a_worker_logs_is_heard_here(caplog):
     assert "fit 2 3: something to hear of" in caplog.text
 
 
-def test_workers_end_with_their_simulation_and_with_their_parent():
+def test_workers_end_with_their_simulation():
     run = simulate()
     processes = run.engine.processes
     del run
     assert not any(p.is_alive() for p in processes)
+
+
+@pytest.mark.slow
+def test_workers_end_with_their_parent():
     code = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[1]); import test_processes as t\n"
         "r = t.simulate(); r.step(); print(*(p.pid for p in r.engine.processes), flush=True)\n"

@@ -314,6 +314,7 @@ def wait_for_round(folder: Path, round: int) -> None:
     raise AssertionError("the run did not get that far")
 
 
+@pytest.mark.slow
 def test_kill_9_and_resume(tmp_path):
     process = launch(tmp_path / "killed")
     wait_for_round(tmp_path / "killed", 9)
@@ -350,6 +351,7 @@ def test_a_run_that_keeps_losing_workers_ends_and_says_how_to_carry_on(tmp_path)
     assert json.loads((tmp_path / "lost" / "status.json").read_text())["state"] == "failed"
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_valid_folder(tmp_path):
     process = launch(tmp_path / "run", "rounds=2000")
     wait_for_round(tmp_path / "run", 3)

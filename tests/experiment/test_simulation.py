@@ -47,6 +47,7 @@ print(simulation.server.state["body"].double().sum().item().hex(), simulation.me
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_process_gives_the_same_bits(capsys):
     fresh = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
     exec(SCRIPT, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.run import Stop, resume, start
 from fedtailor.learning.metrics import METRICS
 from fedtailor.methods import methods
+from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.cnn import CNN
 from fedtailor.nets.mlp import MLP
 from fedtailor.report.results import read_result
@@ -144,29 +146,34 @@ def claimed() -> list[tuple[str, str]]:
     return [(name, kind) for name in EVERY for kind in methods.classes[name].tasks]
 
 
+TRAINING = {"lr": 0.1, "batch": 4, "seed": 3, "engine": "inline", "join": 0.75, "eval_closing": "each"}
+
+
+@cache
+def self_tested(kind: str, stages: bool) -> tuple[Federation, Architecture, float]:
+    """Clients tested on what they train on (so few samples teach nothing of others), a net, and its loss before training."""
+    federation = federated(kind, (1, 4, 4) if stages else (5,))
+    clients = [dataclasses.replace(c, test=c.train) for c in federation.clients]
+    federation = dataclasses.replace(federation, clients=clients)
+    net = CNN(conv1=2, conv2=2, hidden=4) if stages else MLP(hidden=(6,))
+    untrained = Simulation(federation, "local", net, **{**TRAINING, "lr": 1e-9}, rounds=1).run()
+    return federation, net, untrained.metrics[-1]["loss"]
+
+
 @pytest.mark.parametrize(("name", "kind"), claimed())
 def test_every_method_learns_every_task_it_claims(name, kind):
-    stages = name == "heart"
-    federation = federated(kind, (1, 4, 4) if stages else (5,))
-    clients = [
-        dataclasses.replace(c, test=c.train) for c in federation.clients
-    ]  # so few samples teach nothing of others
-    federation = dataclasses.replace(federation, clients=clients)
+    federation, net, untrained = self_tested(kind, stages=name == "heart")
     if name in OPTIONS:
         x = torch.randn(8, *federation.shape)
         federation = dataclasses.replace(federation, server=Split(x, torch.arange(8) % 3))
     options = dict(OPTIONS.get(name, {}))
     if any(f.name == "ft_epochs" for f in dataclasses.fields(methods.classes[name])):
         options["ft_epochs"] = 2
-    net = CNN(conv1=2, conv2=2, hidden=4) if stages else MLP(hidden=(6,))
-    settings = {"rounds": 6, "lr": 0.1, "batch": 4, "seed": 3, "engine": "inline", "join": 0.75}
-    settings |= {"eval_closing": "each"}
-    run = Simulation(federation, methods.build(name, options), net, **settings).run()
+    run = Simulation(federation, methods.build(name, options), net, **TRAINING, rounds=4).run()
     assert all(math.isfinite(r["loss"]) for r in run.metrics)
     outputs = run.personal(0)(federation.clients[0].test.x)
     assert outputs.shape == (SIZES[0], federation.task.outputs)
-    fresh = Simulation(federation, "local", net, **{**settings, "lr": 1e-9, "rounds": 1}).run()
-    assert min(r["loss"] for r in run.metrics) < fresh.metrics[-1]["loss"]
+    assert min(r["loss"] for r in run.metrics) < untrained
 
 
 @pytest.mark.parametrize("name", ["fedproto", "pfedfda", "perada"])

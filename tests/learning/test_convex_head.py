@@ -67,14 +67,14 @@ def planted(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 
 def test_cross_validation_picks_the_pull_that_the_data_asks_for():
     right, wrong = [], []
-    for seed in range(20):
+    for seed in range(8):
         folds = {"generator": torch.Generator().manual_seed(seed)}
         z, y, truth = planted(15, seed)
         right.append(convex_head(z, y, truth, [0.001, 100.0], **folds)[1])
         z, y, truth = planted(150, seed)
         wrong.append(convex_head(z, y, -truth, [0.001, 100.0], **folds)[1])
-    assert right.count(100.0) >= 15  # few samples seldom do better than the head that drew them
-    assert wrong.count(0.001) == 20
+    assert right.count(100.0) >= 6  # few samples seldom do better than the head that drew them
+    assert wrong.count(0.001) == 8
 
 
 def test_the_head_is_fitted_with_the_chosen_pull_on_all_samples():

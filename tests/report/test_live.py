@@ -99,6 +99,7 @@ def test_mistakes_are_told_before_anything_is_served(make_run, tmp_path):
         serve([run], "x", server.server_port)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_cleanly(make_run):
     words = [sys.executable, "-u", "-m", "fedtailor", "watch", str(make_run("a"))]
     heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # tests in the background may ignore it
