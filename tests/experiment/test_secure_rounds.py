@@ -160,7 +160,6 @@ def test_plain_entries_travel_beside_summed_ones(federation):
         ({"join": 0.25}, "needs at least 2 clients in a round, and this run picks 1. Raise join or clients"),
         ({"privacy": BODY | {"threshold": 0.4}}, "threshold"),
         ({"privacy": {"body": "plain", "bound": 2.0}}, "privacy.bound needs an entry with the rule secure-sum"),
-        ({"privacy": {"body": "dp+secure-sum", "noise": 1}}, "dp and secure-sum cannot protect the same entry"),
         (
             {"privacy": {"body": "secure-sum+robust(median)"}},
             "a robust mean looks at single replies, which secure-sum hides",

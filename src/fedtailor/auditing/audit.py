@@ -96,7 +96,7 @@ def carry_out(subject: Subject, audit: Audit, minutes: float = MINUTES, on_unit:
 def about(subject: Subject, run: str) -> dict[str, Any]:
     """What an audit is of; `run` is a checksum by which the run is known again."""
     simulation = subject.simulation
-    noised = () if simulation.dp is None else simulation.dp.names
+    noised = () if subject.dp is None else subject.dp.names
     return {
         "method": subject.method.name,
         "up": list(subject.method.up),
@@ -105,7 +105,7 @@ def about(subject: Subject, run: str) -> dict[str, Any]:
         "round": simulation.round,
         "batch": subject.protocol.batch,
         "task": subject.task.kind,
-        "privacy": None if simulation.dp is None else _promise(simulation.dp, simulation.round),
+        "privacy": None if subject.dp is None else _promise(subject.dp, simulation.round),
         "uncovered": [name for view in subject.views if not view.noise for name in view.entries if name not in noised],
         "personal": subject.personal is not None,
         "run": run,

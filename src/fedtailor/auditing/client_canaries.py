@@ -33,7 +33,7 @@ def client_canaries(subject: Subject) -> Finding | None:
 
     Return None if it averages none, or the net is too large. Where ε is promised for some entries, only their means are looked at.
     """
-    server, dp = subject.simulation.server, subject.simulation.dp
+    server, dp = subject.simulation.server, subject.dp
     names = dp.names if dp is not None else subject.method.averaged
     entries = [name for name in names if name in server.state and name in subject.method.up]
     if not entries:

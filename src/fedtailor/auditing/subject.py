@@ -19,6 +19,8 @@ from fedtailor.learning.modules import Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.methods import Method
 from fedtailor.nets.net import Net, Part
+from fedtailor.privacy.client_dp import ClientDP, SummedDP
+from fedtailor.privacy.noise import NamedNoise
 from fedtailor.randomness import torch_stream
 
 MOST_CLIENTS = 50  # that are attacked, drawn at random from more
@@ -98,9 +100,18 @@ class Subject:
         return [self.exchange(client) for client in self.clients]
 
     @cached_property
+    def dp(self) -> ClientDP | None:
+        """The run's differential privacy. That inside a secure sum is attacked with the least noise that such a sum can have."""
+        dp = self.simulation.dp
+        if not isinstance(dp, SummedDP):
+            return dp
+        assert self.simulation.privacy is not None
+        return ClientDP(dp.names, self.simulation.privacy.dp, dp.amount, NamedNoise(self.protocol.seed))
+
+    @cached_property
     def views(self) -> list[View]:
         """Who sees which entries how, by the run's rules."""
-        rules, dp = self.simulation.worker.rules, self.simulation.dp
+        rules, dp = self.simulation.worker.rules, self.dp
         summed = [name for name in self.method.up if name in rules and rules[name].secure_sum]
         refused = [name for name in self.method.up if name in rules and rules[name].refused]
         noised = () if dp is None else dp.names

@@ -56,7 +56,7 @@ class Spending:
             steps = {str(k): int(v) for k, v in json.loads(file.read_text()).items()} if file.exists() else {}
         except (ValueError, TypeError, AttributeError):
             raise FedTailorError(f"'{file}', which says what this site has spent of its privacy, is damaged.") from None
-        return cls(file, _secret(folder / "noise.key"), steps)
+        return cls(file, site_secret(folder / "noise.key"), steps)
 
     def name(self, moment: int, *tensors: Mapping[str, Tensor]) -> str:
         """Return the name of a piece of work: that of its moment, and of all that the server sent and the site keeps."""
@@ -80,7 +80,7 @@ class Spending:
         replace_text(self.file, json.dumps(self.steps))
 
 
-def _secret(file: Path) -> bytes:
+def site_secret(file: Path) -> bytes:
     """Return the secret in a file that only the site's user can read; make one if there is none."""
     if not file.exists():
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as new:

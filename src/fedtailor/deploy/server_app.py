@@ -164,7 +164,9 @@ class ServerApp:
         self._say(description)
         federation = self._with_proxy(federation_of(sites, description))
         engine = self._engine(federation, sites)
-        protects = config.privacy is not None and any(r.dp for r in config.privacy.of(config.method).values())
+        protects = config.privacy is not None and any(
+            r.dp and not r.secure_sum for r in config.privacy.of(config.method).values()
+        )
         simulation = Simulation(
             federation,
             config.method,

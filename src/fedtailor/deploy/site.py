@@ -17,6 +17,7 @@ from flwr.app import RecordDict
 from fedtailor.data.federation import Federation
 from fedtailor.data.sites import SiteDescription
 from fedtailor.deploy.policy import NAME, agreed
+from fedtailor.deploy.secret_shares import SecretShares
 from fedtailor.deploy.secret_steps import Spending
 from fedtailor.deploy.site_data import site_data
 from fedtailor.deploy.site_folder import SiteFolder
@@ -162,7 +163,8 @@ class SiteNode:
 
     def _sums(self) -> Contributors | None:
         """Return this site's part in the secure sum under way; its secrets come from the operating system."""
-        sums = sums_of(self.config.privacy, self.config.method, self.federation)
+        draws = SecretShares(self.place.folder / "state" / self.federation)
+        sums = sums_of(self.config.privacy, self.config.method, self.federation, self.config.settings.rounds, draws)
         if sums is not None and self.place.client is not None:
             self.sum_file.load(sums, self.place.client)
         return sums

@@ -164,7 +164,7 @@ class Worker:
                 model = self.method.personal(client, lent)
             result = self._scored(model, id)
         if self.sums is not None:
-            up = self._masked(client, inbox, up)
+            up = self._masked(client, inbox, up, payload)
         return Outcome(up, len(client.samples), loss, result, told)
 
     def sync(self, id: int, round: int, payload: Payload) -> Outcome:
@@ -232,11 +232,11 @@ class Worker:
         with self._lending("personal", client.round, payload) as lent, seeded(self.protocol.seed, *client.keys):
             return self.method.personal(client, lent)
 
-    def _masked(self, client: Client, inbox: Payload, up: Payload) -> Payload:
+    def _masked(self, client: Client, inbox: Payload, up: Payload, sent: Payload) -> Payload:
         """Mask what is summed in secret; leave it out if it does not fit, so that the others' sum is not spoilt."""
         assert self.sums is not None
         try:
-            return self.sums.masked(client.id, client.round, inbox, up, len(client.samples))
+            return self.sums.masked(client.id, client.round, inbox, up, sent, len(client.samples))
         except OutOfRange as problem:
             client.warn(f"nothing is added to the secure sum: {problem}")
             return {name: tensor for name, tensor in up.items() if name not in self.sums.entries.names}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from fedtailor.errors import FedTailorError
 from fedtailor.learning import Server
-from fedtailor.privacy.accounting import Sampling
-from fedtailor.privacy.client_dp import Amount, ClientDP
+from fedtailor.privacy.accounting import Participation, Sampling
+from fedtailor.privacy.client_dp import Amount, ClientDP, SummedDP
 from fedtailor.privacy.noise import NamedNoise, SecretNoise
 from fedtailor.privacy.rules import Privacy, Rule
+
+log = logging.getLogger("fedtailor")
+
+LARGE_DELTA = 0.01
 
 
 class Drawing(TypedDict, total=False):
@@ -26,13 +31,14 @@ def protect(
     server: Server,
     candidates: Sequence[int],
     secret: SecretNoise | None,
-) -> ClientDP | None:
+) -> ClientDP | SummedDP | None:
     """Have the server average entries by their rules; return what does so with differential privacy, None if no entry has the rule dp.
 
     The noise of the whole run is solved for here.
 
     A simulation draws each client by a chance of its own and has noise from its seed. A deployment, which has a `secret`, draws a fixed
-    number of sites.
+    number of sites. Where the noise is in a secure sum, the number is fixed in both, and not counted on: the server, against which the
+    noise is, knows who was drawn.
     """
     names = tuple(name for name, rule in rules.items() if rule.dp)
     if not names or privacy is None:
@@ -47,18 +53,28 @@ def protect(
         raise FedTailorError(f"join = [{low:g}, {high:g}]: differential privacy needs one share, such as join=0.1.")
     if not candidates:
         raise FedTailorError("Differential privacy needs clients with samples; there are none.")
-    sampling = Sampling("poisson" if secret is None else "fixed", high, len(candidates))
+    summed = rules[names[0]].secure_sum
+    kind: Participation = "poisson" if secret is None and not summed else "fixed"
+    sampling = Sampling(kind, high, len(candidates), known=summed)
     amount = Amount.of(privacy.dp, sampling, server.protocol.rounds)
-    normal = NamedNoise(server.protocol.seed) if secret is None else secret
+    if amount.accountant.delta > LARGE_DELTA:
+        log.warning(
+            "δ = %.2g with %d clients is a large chance of no protection, and makes ε look small: give privacy.delta=0.001, say.",
+            amount.accountant.delta,
+            len(candidates),
+        )
     server.expected = sampling.expected / len(candidates)
+    if summed:
+        return SummedDP(names, amount)
+    normal = NamedNoise(server.protocol.seed) if secret is None else secret
     dp = ClientDP(names, privacy.dp, amount, normal)
     server.means |= dict.fromkeys(names, dp.mean)
     return dp
 
 
-def sampling_of(dp: ClientDP | None) -> Drawing:
+def sampling_of(dp: ClientDP | SummedDP | None) -> Drawing:
     """Return how clients are drawn, as it is accounted."""
-    if dp is None:
+    if dp is None or isinstance(dp, SummedDP):
         return {}
     if isinstance(dp.normal, SecretNoise):
         return {"seed": dp.normal.sampling_seed()}

@@ -32,7 +32,9 @@ def sample_budgets(asked: SampleOptions, worker: Worker, server: Server) -> dict
     method, protocol = worker.method, worker.protocol
     check_run(method, protocol, worker.modules.lend("model")[0])
     candidates = [i for i, size in enumerate(server.sizes) if size]
-    poisson = any(rule.dp for rule in worker.rules.values())  # as clients are drawn where they are protected as well
+    poisson = any(
+        rule.dp and not rule.secure_sum for rule in worker.rules.values()
+    )  # as clients are drawn where they are protected as well
     drawn = (select(protocol, candidates, r, poisson=poisson) for r in range(1, protocol.rounds + 1))
     rounds = Counter(i for selection in drawn for i in selection.replying)
     method.start(server, {})

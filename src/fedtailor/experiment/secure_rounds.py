@@ -18,9 +18,9 @@ from fedtailor.experiment.notices import Notices
 from fedtailor.experiment.sampling import Selection, counts
 from fedtailor.learning import Payload, Reply, Server
 from fedtailor.learning.mixing import Weights
+from fedtailor.privacy.client_dp import common_base, tell_weights
 from fedtailor.privacy.secure_sum.contributors import HEAVIEST, MOST, Contributors
 from fedtailor.privacy.secure_sum.entries import PREFIX, WEIGHT
-from fedtailor.privacy.secure_sum.ring import FixedPoint
 from fedtailor.privacy.secure_sum.server import Summation
 from fedtailor.privacy.secure_sum.terms import FEWEST, SumLost, Terms
 
@@ -47,16 +47,19 @@ class SecureRounds:
         candidates: Sequence[int],
     ) -> None:
         """`candidates` are the clients that may be picked; refuse a run in which their sum could overflow, or be one client's alone."""
+        self.sums = sums
         self.entries = entries = sums.entries
-        self.threshold = sums.threshold
         self.engine = engine
         self.server = server
         self.ledger = ledger
         self.notices = notices
+        self.candidates = candidates
         self.cheats: set[int] = set()  # clients whose shares did not fit once
         self.summation: Summation | None = None
         self.heaviest = 1
         self.means: dict[str, Tensor] = {}
+        self.base: dict[str, Tensor] = {}  # what was sent in this round, where changes of it are summed
+        self.told: set[str] = set()
         taken = [name for name in entries.names if name in server.means]
         if taken:
             raise FedTailorError(
@@ -68,13 +71,15 @@ class SecureRounds:
             raise FedTailorError(
                 f"A secure sum needs at least {FEWEST} clients in a round, and this run picks {fewest}. Raise join or clients."
             )
-        FixedPoint(entries.bound, self._heaviest(candidates), most)
+        sums.form(self._heaviest(candidates), most)
 
     def begin(self, chosen: Selection, send: Send) -> tuple[Send, list[int]]:
         """Agree on masks; return what clients are sent now, and those of them that can take part."""
         round, picked = self.server.round, chosen.picked
-        self.summation = Summation(Terms(self.engine.run, round, self.threshold))
+        self.summation = Summation(Terms(self.engine.run, round, self.sums.threshold))
         self.means = {}
+        if self.sums.noise is not None:
+            self.base = common_base(self.entries.names, {i: send(i) for i in picked}, self.server.state)
         self.heaviest = self._heaviest(picked)
         try:
             offer = self.summation.take_keys(
@@ -87,6 +92,11 @@ class SecureRounds:
             return send, []
         replying = [i for i in chosen.replying if i in self.summation.sealed]
         return lambda i: {**send(i), **self._inbox(i)}, replying
+
+    @property
+    def expected(self) -> float | None:
+        """The number of participants that sums of changes are divided by, whoever replied; None without differential privacy."""
+        return None if self.sums.noise is None else float(counts(self.server.protocol, self.candidates)[1])
 
     def _heaviest(self, clients: Sequence[int]) -> int:
         return max((self.entries.weight(self.server.sizes[i], MOST) for i in clients), default=1)
@@ -114,7 +124,9 @@ class SecureRounds:
 
     def mean(self, server: Server, replies: Sequence[Reply], name: str, by: Weights) -> Tensor:
         """Return the mean of an entry over all clients in the sum, whichever replies are left of them."""
-        if by != self.entries.by:
+        if self.sums.noise is not None:
+            tell_weights(self.told, name, by)
+        elif by != self.entries.by:
             raise TypeError(f"the mean of '{name}' is by {by}, but the method declares mean_by = {self.entries.by!r}")
         return self.means[name]
 
@@ -125,12 +137,12 @@ class SecureRounds:
         length = 1 + sum(shape.numel() for shape in shapes.values())
         request = summation.take_masked({i: self.entries.vector(up, shapes) for i, up in sent.items()}, length)
         total = summation.unmask(self._call(Work.UNMASK, list(summation.masked), lambda _: request))
-        form = FixedPoint(self.entries.bound, self.heaviest, len(summation.keys))
-        means = self.entries.means(total, shapes, form)
+        form = self.sums.form(self.heaviest, len(summation.keys))
+        means = self.entries.means(total, shapes, form, self.expected)
         if means is None:
             raise SumLost(f"The secure sum of round {summation.terms.round} is lost: its weights do not add up.")
         like = torch.empty(0, dtype=self.server.protocol.torch_dtype, device=self.server.protocol.device)
-        return {name: mean.to(like) for name, mean in means.items()}
+        return {n: (mean + self.base[n].cpu() if n in self.base else mean).to(like) for n, mean in means.items()}
 
     def _call(self, work: Work, clients: Sequence[int], send: Send) -> dict[int, Payload]:
         sent = {i: send(i) for i in clients}

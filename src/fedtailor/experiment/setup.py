@@ -22,8 +22,9 @@ from fedtailor.learning.modules import Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.methods import Method
 from fedtailor.nets.architecture import Architecture
-from fedtailor.privacy.client_dp import ClientDP
+from fedtailor.privacy.client_dp import ClientDP, SummedDP
 from fedtailor.privacy.noise import SecretNoise
+from fedtailor.privacy.noise_shares import NamedShares
 from fedtailor.privacy.rules import Privacy
 from fedtailor.privacy.secure_sum import sums_of
 from fedtailor.robust import RobustMean
@@ -52,7 +53,7 @@ class Setup:
     server: Server
     candidates: list[int]
     attackers: Attackers | None
-    dp: ClientDP | None
+    dp: ClientDP | SummedDP | None
     sums: Contributors | None
 
     def secure_rounds(self, ledger: Ledger, notices: Notices) -> SecureRounds | None:
@@ -79,7 +80,7 @@ def set_up(
     _check_server_optimizer(method, protocol)
     privacy = safeguards.privacy
     rules = {} if privacy is None else privacy.of(method)
-    sums = sums_of(privacy, method, Engine.run, protocol.seed)
+    sums = sums_of(privacy, method, Engine.run, protocol.rounds, NamedShares(protocol.seed), protocol.seed)
     sizes = [len(c.train) for c in federation.clients]
     candidates = [i for i, size in enumerate(sizes) if size]
     attackers = attackers_of(safeguards.attack, engine, candidates, protocol.seed)

@@ -38,6 +38,7 @@ from fedtailor.learning.scoring import Score
 from fedtailor.methods import Method, methods
 from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.fitting import fitting_net
+from fedtailor.privacy.client_dp import ClientDP
 from fedtailor.privacy.noise import SecretNoise
 from fedtailor.privacy.rules import Privacy
 from fedtailor.registry import build, named
@@ -109,7 +110,8 @@ class Simulation:
         self.notices = Notices(self.engine.name)
         self.dp = setup.dp
         few = max(federation.classes, len(self.everyone))
-        self.aggregation = Aggregation(self.method, self.server, self.engine, self.notices, few, self.dp)
+        central = self.dp if isinstance(self.dp, ClientDP) else None
+        self.aggregation = Aggregation(self.method, self.server, self.engine, self.notices, few, central)
         self.sums = setup.secure_rounds(self.ledger, self.notices)
         with torch_threads(self.protocol.threads):
             self.method.start(self.server, self._hellos())

@@ -1,4 +1,4 @@
-"""How much privacy rounds of the Gaussian mechanism spend, by Google's dp-accounting.
+"""How much privacy rounds of the sampled Gaussian mechanism spend.
 
 ε is that of privacy loss distributions (PLD), which are tight; where everyone takes part, a closed form is exact. Rényi DP (RDP), looser
 and cheap, is reported beside it. Both bound the ε of (ε, δ)-differential privacy of clients: with or without any one client's data, which
@@ -12,19 +12,17 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from typing import Any, Literal
+from functools import cache
+from typing import Literal
 
 from fedtailor.errors import FedTailorError
 from fedtailor.extras import extra
-from fedtailor.privacy.sampled_gaussian import gaussian_epsilon
+from fedtailor.privacy.sampled_gaussian import epsilon_of, rounded_up
 
 Participation = Literal["poisson", "fixed"]
 
-DIGITS = 4  # of a solved noise multiplier, rounded up: no more matter, and equal ones give equal bits on every machine
 SMALLEST, LARGEST = 0.05, 1e5  # noise multipliers; an ε that needs more is refused
-# Steps in which the privacy loss is counted; coarser ones are faster, and never give a smaller ε.
-FINE, COARSE = 1e-4, 1e-3
+FINE, COARSE = 1e-4, 1e-3  # steps in which the privacy loss is counted
 FEW_ORDERS = (1.5, *range(2, 20), *range(20, 64, 4), 128, 256)  # of RDP, where a quick bound is enough
 
 
@@ -32,12 +30,14 @@ FEW_ORDERS = (1.5, *range(2, 20), *range(20, 64, 4), 128, 256)  # of RDP, where 
 class Sampling:
     """How the clients of a round are drawn: each with a chance of `rate` (poisson), or `rate` of `clients` exactly (fixed).
 
-    Poisson sampling with rate 1, and a fixed number that is all, are full participation.
+    Poisson sampling with rate 1, and a fixed number that is all, are full participation. So is any sampling where those that ε is to
+    protect against know who was drawn.
     """
 
     kind: Participation
     rate: float
     clients: int
+    known: bool = False  # who was drawn
 
     @property
     def expected(self) -> float:
@@ -51,7 +51,13 @@ class Sampling:
 
     @property
     def full(self) -> bool:
-        return self.rate >= 1 if self.kind == "poisson" else self.count >= self.clients
+        """Whether each client has to be counted as one of every round."""
+        return self.known or (self.rate >= 1 if self.kind == "poisson" else self.count >= self.clients)
+
+    @property
+    def chance(self) -> float:
+        """The chance of a client to be drawn, as far as it can be counted on."""
+        return 1.0 if self.full else self.rate
 
 
 def default_delta(clients: int) -> float:
@@ -78,8 +84,8 @@ class Accountant:
             return 0.0
         if self.sampling.kind == "fixed" and not self.sampling.full:
             # Sampling is accounted by RDP alone; that it is not there at all is a bound as well, and for large shares the better one.
-            return min(self.rdp_epsilon(rounds), _pld_epsilon(self.noise, 1.0, rounds, self.delta, self.step))
-        return _pld_epsilon(self.noise, min(self.sampling.rate, 1.0), rounds, self.delta, self.step)
+            return min(self.rdp_epsilon(rounds), epsilon_of(1.0, self.noise, rounds, self.delta))
+        return epsilon_of(self.sampling.chance, self.noise, rounds, self.delta, self.step)
 
     def rdp_epsilon(self, rounds: int) -> float:
         """Return the ε by Rényi DP, which is larger."""
@@ -129,39 +135,16 @@ def solve_noise(epsilon: float, delta: float, sampling: Sampling, rounds: int) -
     while high > SMALLEST and enough(0.8 * high):  # RDP needs more noise than PLD, but not much more
         high *= 0.8
     low = 0.8 * high
-    while _up(low) < _up(high) and high - low > 1e-5 * high:
+    while rounded_up(low) < rounded_up(high) and high - low > 1e-5 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return _up(high)
-
-
-def _up(noise: float) -> float:
-    """Round up to four digits."""
-    if noise <= 0:
-        return 0.0
-    unit = 10.0 ** (math.floor(math.log10(noise)) - DIGITS + 1)
-    return float(f"{math.ceil(noise / unit - 1e-9) * unit:.{DIGITS}g}")
+    return rounded_up(high)
 
 
 def _rounder(rounds: int) -> int:
     """Return the least of 1, 2, 3, 4, 6, 8, 12 … that is not less."""
     power = 1 << (rounds - 1).bit_length()
     return power * 3 // 4 if rounds <= power * 3 // 4 and power >= 4 else power
-
-
-@lru_cache(maxsize=4)  # a distribution takes megabytes
-def _pld_of_a_round(noise: float, rate: float, step: float) -> Any:
-    with _quiet():
-        from dp_accounting.pld import privacy_loss_distribution as pld
-
-        return pld.from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=step)
-
-
-@cache
-def _pld_epsilon(noise: float, rate: float, rounds: int, delta: float, step: float) -> float:
-    if rate >= 1:  # rounds of the Gaussian mechanism are one with less noise
-        return gaussian_epsilon(math.sqrt(rounds) / noise, delta)
-    return float(_pld_of_a_round(noise, rate, step).self_compose(rounds).get_epsilon_for_delta(delta))
 
 
 def _rdp_epsilon(
@@ -190,7 +173,7 @@ def _rdp(
             accountant.compose(dp.SampledWithoutReplacementDpEvent(sampling.clients, sampling.count, gaussian))
         else:
             accountant = rdp.RdpAccountant(orders)
-            accountant.compose(dp.PoissonSampledDpEvent(min(sampling.rate, 1.0), dp.GaussianDpEvent(noise)))
+            accountant.compose(dp.PoissonSampledDpEvent(sampling.chance, dp.GaussianDpEvent(noise)))
         return tuple(accountant._orders), tuple(float(value) for value in accountant._rdp)
 
 

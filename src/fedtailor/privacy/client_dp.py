@@ -27,7 +27,6 @@ log = logging.getLogger("fedtailor")
 CLIP = "privacy.clip"  # in the server's state, where the clip adapts
 CLIP_RATE = 0.2  # η of adaptive clipping, and how much of the participants its noise is (Andrew et al., 2021)
 COUNT_NOISE = 0.05
-LARGE_DELTA = 0.01
 WIDEST = 1e4  # how far an adaptive clip may move from the first, in either direction
 
 
@@ -42,12 +41,6 @@ class Amount:
     def of(cls, dp: DPOptions, sampling: Sampling, rounds: int) -> Amount:
         """Solve for the noise of the whole run, or count the rounds that the given noise allows."""
         delta = default_delta(sampling.clients) if dp.delta is None else dp.delta
-        if delta > LARGE_DELTA:
-            log.warning(
-                "δ = %.2g with %d clients is a large chance of no protection, and makes ε look small: give privacy.delta=0.001, say.",
-                delta,
-                sampling.clients,
-            )
         if dp.noise is None:
             assert dp.epsilon is not None
             accountant = Accountant(solve_noise(dp.epsilon, delta, sampling, rounds), sampling, delta)
@@ -86,9 +79,39 @@ def change_of(payload: Payload, base: Mapping[str, Tensor], names: Iterable[str]
     return {n: payload[n] - base[n] if n in base else payload[n] for n in names if n in payload}
 
 
-def noise_share(noise: float, clip: float, sites: int) -> float:
-    """Return the standard deviation of the noise that each of so many sites adds, for noise·clip in their sum."""
-    return noise * clip / math.sqrt(sites)
+def common_base(names: Sequence[str], sent: Mapping[int, Payload], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what every client was sent under the protected names; where nobody was drawn, what would have been sent."""
+    base = {} if sent else {name: state[name] for name in names if name in state}
+    for payload in sent.values():
+        for name in names:
+            first = base.setdefault(name, payload[name]) if name in payload else None
+            if first is not None and first is not payload[name] and not torch.equal(first, payload[name]):
+                raise FedTailorError(
+                    f"privacy.{name} = dp: clients are sent different {name}, so that a mean of their changes tells who was there."
+                )
+    return base
+
+
+def tell_weights(told: set[str], name: str, by: Weights) -> None:
+    """Warn once that the mean of an entry has other weights than the method gives it."""
+    if by != "clients" and name not in told:
+        told.add(name)
+        log.warning("privacy.%s = dp: its mean has equal weights, as weights that depend on data tell of it.", name)
+
+
+@dataclass(frozen=True)
+class SummedDP:
+    """Differential privacy whose noise is in a secure sum already: what is left for the server is to count."""
+
+    names: tuple[str, ...]
+    amount: Amount
+
+    def is_spent(self, round: int) -> bool:
+        return round >= self.amount.allowed
+
+    def record(self, server: Server) -> dict[str, float]:
+        """Return what was spent, for the record of a round; a round whose sum was lost is counted as well."""
+        return self.amount.spent(server.round)
 
 
 @dataclass
@@ -111,7 +134,7 @@ class ClientDP:
 
         Returns the rest of each reply, and client -> why its reply counts as zero.
         """
-        self.base, self.changes = self._sent(server, sent), {}
+        self.base, self.changes = common_base(self.names, sent, server.state), {}
         clip, faults = self.clip(server), dict[int, str]()
         for reply in replies:
             own = {name: reply.payload[name] for name in self.names if name in reply.payload}
@@ -130,7 +153,7 @@ class ClientDP:
 
     def mean(self, server: Server, replies: Sequence[Reply], name: str, by: Weights) -> Tensor:
         """Return base + (Σ clipped changes + noise) / expected number of participants, with equal weights whatever `by` is."""
-        self._tell_weights(name, by)
+        tell_weights(self.told, name, by)
         total = self.total(replies, name)
         noise = self.normal(server.round, name, total) * (self.sum_noise * self.clip(server))
         mean = (total + noise.to(total)) / self.amount.accountant.sampling.expected
@@ -187,23 +210,6 @@ class ClientDP:
         adapting = {"clip": self.clip(server)} if self.options.quantile is not None else {}
         return {**self.amount.spent(server.round + self.normal.repeated), **adapting}
 
-    def _sent(self, server: Server, sent: Mapping[int, Payload]) -> dict[str, Tensor]:
-        """Return what every client was sent under the protected names; where nobody was drawn, what would have been sent."""
-        base = {} if sent else {name: server.state[name] for name in self.names if name in server.state}
-        for payload in sent.values():
-            for name in self.names:
-                first = base.setdefault(name, payload[name]) if name in payload else None
-                if first is not None and first is not payload[name] and not torch.equal(first, payload[name]):
-                    raise FedTailorError(
-                        f"privacy.{name} = dp: clients are sent different {name}, so that a mean of their changes tells who was there."
-                    )
-        return base
-
     def _like(self, name: str, tensor: Tensor) -> Tensor:
         """Return a tensor of the shape that an entry has to have."""
         return self.base[name] if name in self.base else self.shapes.setdefault(name, torch.empty_like(tensor))
-
-    def _tell_weights(self, name: str, by: Weights) -> None:
-        if by != "clients" and name not in self.told:
-            self.told.add(name)
-            log.warning("privacy.%s = dp: its mean has equal weights, as weights that depend on data tell of it.", name)

@@ -206,12 +206,34 @@ class Privacy:
                     f"privacy.{name} = {rule}: {method.name} weighs clients by what each of them sends, which a secure sum hides. "
                     "It is for means by samples or by clients."
                 )
+        self._check_summed({name: rule for name, rule in own.items() if rule.dp or rule.secure_sum})
         protected = [name for name, rule in own.items() if rule.dp]
         if protected and self.dp.epsilon is None and self.dp.noise is None:
             raise FedTailorError(
                 f"privacy.{protected[0]} = dp needs an amount: privacy.epsilon=2, say, or the noise itself, privacy.noise=1."
             )
         return own
+
+    def _check_summed(self, own: Mapping[str, Rule]) -> None:
+        """Refuse what dp inside a secure sum cannot do: changes are clipped together, by clients who know the run's config only."""
+        both = [name for name, rule in own.items() if rule.dp and rule.secure_sum]
+        if not both:
+            return
+        said = f"privacy.{both[0]} = {own[both[0]]}"
+        others = [name for name in own if name not in both]
+        if others:
+            raise FedTailorError(
+                f"{said} beside privacy.{others[0]} = {own[others[0]]}: what is clipped together is summed together. Give both one rule."
+            )
+        if self.dp.quantile is not None:
+            raise FedTailorError(
+                f"{said}: privacy.quantile needs the lengths of changes, which a secure sum hides. Leave it out, and give privacy.clip."
+            )
+        if self.dp.epsilon is not None and self.dp.delta is None:
+            raise FedTailorError(
+                f"{said} with privacy.epsilon needs privacy.delta too, such as 0.001: each client solves for the noise by itself, and does "
+                "not know how many clients there are."
+            )
 
     def summed(self, method: Method) -> tuple[str, ...]:
         """Return the entries of a method whose sum is all that the server sees."""

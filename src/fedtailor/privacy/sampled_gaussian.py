@@ -1,21 +1,23 @@
-"""Accounting of private steps, which add Gaussian noise to a sum over a Poisson sample: ε of many of them, and the noise for a given ε.
+"""The sampled Gaussian mechanism, which adds Gaussian noise to a sum over a Poisson sample: ε of many steps, and the noise for a given ε.
 
-As in `accounting`, Google's dp-accounting computes ε by privacy loss distributions (PLD), but on a coarser grid (rounded upwards) and with
-fewer tries for the noise: each client has an ε of its own, and together they are solved for in seconds. Rényi differential privacy (RDP)
-gives a looser bound at no cost. Neighbouring data sets differ by one sample that is there or counts as nothing.
+Google's dp-accounting computes ε by privacy loss distributions (PLD); without sampling, the formula of Balle and Wang (2018) is exact.
+Rényi differential privacy (RDP) gives a looser bound at no cost. Rounds, in which clients are sampled, are accounted by `accounting`; here
+is what private steps need, where each client has an ε of its own and all are solved for in seconds. Neighbouring data sets differ by one
+record that is there or counts as nothing.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 
 from fedtailor.errors import FedTailorError
 from fedtailor.extras import extra
 
-GRID = 1e-3  # of the privacy loss: finer grids change ε in the fourth digit, and take ten times as long
+GRID = 1e-3  # in which the privacy loss is counted: finer steps take ten times as long, coarser ones never give a smaller ε
 ORDERS = tuple(range(2, 65)) + tuple(
     2**k for k in range(7, 13)
 )  # of the Rényi divergence; whole ones have a closed form
@@ -23,7 +25,8 @@ CLOSE = 0.998  # how much of the ε that is asked for the noise found has to use
 FEWEST, MOST = 1e-2, 1e7  # noise multipliers that are sought
 
 
-def epsilon_of(rate: float, noise: float, steps: int, delta: float) -> float:
+@cache
+def epsilon_of(rate: float, noise: float, steps: int, delta: float, grid: float = GRID) -> float:
     """Return ε of so many steps on batches in which each record is with chance `rate`; noise is in multiples of the clip (PLD).
 
     >>> round(epsilon_of(rate=0.05, noise=1.0, steps=400, delta=1e-5), 2)
@@ -32,11 +35,16 @@ def epsilon_of(rate: float, noise: float, steps: int, delta: float) -> float:
     if steps == 0:
         return 0.0
     if rate >= 1:
-        return gaussian_epsilon(math.sqrt(steps) / noise, delta)
-    with extra("privacy", "privacy.sample_epsilon"):  # slow to import, and needed only here
+        return _gaussian_epsilon(math.sqrt(steps) / noise, delta)
+    return float(_losses(rate, noise, grid).self_compose(steps).get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=4)  # a distribution takes megabytes
+def _losses(rate: float, noise: float, grid: float) -> Any:
+    """Return the privacy loss distribution of one step."""
+    with extra("privacy", "Differential privacy"):  # slow to import, and needed only here
         from dp_accounting.pld import privacy_loss_distribution as pld
-    step = pld.from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=GRID)
-    return float(step.self_compose(steps).get_epsilon_for_delta(delta))
+    return pld.from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=grid)
 
 
 def epsilon_bound(rate: float, noise: float, steps: int, delta: float) -> float:
@@ -60,7 +68,7 @@ def noise_for(rate: float, steps: int, epsilon: float, delta: float) -> float:
         noise = math.exp(log_noise)
         over = math.log(max(epsilon_of(rate, noise, steps, delta), 1e-12) / epsilon)
         if math.log(CLOSE) <= over <= 0:
-            return _rounded_up(noise)
+            return rounded_up(noise)
         if low is not None and abs(log_noise - low[0]) > 1e-9:
             slope = min((over - low[1]) / (log_noise - low[0]), -0.2)
         low = log_noise, over
@@ -70,10 +78,10 @@ def noise_for(rate: float, steps: int, epsilon: float, delta: float) -> float:
     )
 
 
-def _rounded_up(noise: float) -> float:
-    """Round up to four digits, so that the last bits of an accountant on another machine do not change those of a run."""
+def rounded_up(noise: float) -> float:
+    """Round up to four digits: no more matter, and the last bits of an accountant on another machine do not change those of a run."""
     unit = 10.0 ** (math.floor(math.log10(noise)) - 3)
-    return float(f"{math.ceil(noise / unit) * unit:.4g}")
+    return float(f"{math.ceil(noise / unit - 1e-9) * unit:.4g}")
 
 
 def _first_guess(rate: float, steps: int, epsilon: float, delta: float) -> float:
@@ -95,7 +103,7 @@ def _gaussian_delta(mu: float, epsilon: float) -> float:
     return float(ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)))
 
 
-def gaussian_epsilon(mu: float, delta: float) -> float:
+def _gaussian_epsilon(mu: float, delta: float) -> float:
     """Return ε of a Gaussian mechanism that moves by μ standard deviations."""
     from scipy.optimize import brentq
 

@@ -143,3 +143,68 @@ def test_no_site_weighs_more_than_its_share_of_the_sum(tmp_path, monkeypatch):
     for share in (1.0, 0.25):
         federate(tmp_path / str(share), *SECURE, "rounds=1", max_share=share)
     assert weights == [sum(sizes), 4 * min(sizes)]
+
+
+NOISED = [
+    "method=fedrep",
+    "privacy.body=dp+secure-sum",
+    "privacy.noise=0.5",
+    "privacy.threshold=0.5",
+    "rounds=2",
+    *CHANNELS,
+]
+
+
+def with_keys(folder: Path) -> Path:
+    """Give each site the secret of its noise, so that two federations have the same."""
+    for i in range(4):
+        state = folder / "sites" / str(i) / "state" / "test"
+        state.mkdir(parents=True)
+        (state / "noise.key").write_bytes(bytes([i] * 32))
+        (state / "noise.key").chmod(0o600)
+    return folder
+
+
+@pytest.mark.parametrize("work", ["fit", "unmask"])
+def test_a_repeated_round_has_the_same_noise_and_spends_nothing_more(tmp_path, work):
+    """The noise of a site comes from its own secret: killed and resumed, the run has the bits of one that was not."""
+    federate(with_keys(tmp_path / "whole"), *NOISED)
+    parts = with_keys(tmp_path / "parts")
+
+    def kill(call, client, reply):
+        if (call["work"], call["round"], client) == (work, 2, 2):
+            raise Killed
+        return reply
+
+    with pytest.raises(Killed):
+        federate(parts, *NOISED, spoil=kill)
+    federate(parts, *NOISED)
+    assert same(parts / "run", tmp_path / "whole" / "run")
+    start(Config.load(words=[*WORDS, *NOISED]), tmp_path / "inline")
+    assert not same(tmp_path / "whole" / "run", tmp_path / "inline")  # the seed of the run does not give it away
+    for i in range(4):
+        record = json.loads((parts / "sites" / str(i) / "state" / "test" / "noise_shares.json").read_text())
+        assert list(record.values()) == [[0, 1, 2, 3]] * 2
+
+
+def test_a_site_does_not_reveal_its_share_with_other_clients_than_before(tmp_path, caplog):
+    """The server is killed after the sum of round 2 was revealed, and a site is silent when the round is repeated: that sum is lost."""
+    folder = with_keys(tmp_path)
+
+    def kill(call, client, reply):
+        if (call["work"], call["round"], client) == ("score", 2, 3):
+            raise Killed
+        return reply
+
+    with pytest.raises(Killed):
+        federate(folder, *NOISED, spoil=kill)
+    with caplog.at_level(logging.WARNING):
+        federate(
+            folder,
+            *NOISED,
+            spoil=lambda call, who, r: None if (call["work"], call["round"], who) == ("fit", 2, 3) else r,
+            timeout=0.3,
+        )
+    records = read_lines(folder / "run" / "metrics.jsonl")
+    assert records[-1]["sum_lost"] == 1
+    assert "has revealed the sum of these changes with other clients before" in caplog.text

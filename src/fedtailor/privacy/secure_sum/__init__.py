@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedtailor.errors import FedTailorError
 from fedtailor.methods import Method
+from fedtailor.privacy.noise_shares import Draws, NoiseShares
 from fedtailor.privacy.rules import Privacy
 from fedtailor.privacy.secure_sum.entries import Entries
 
@@ -17,21 +17,20 @@ if TYPE_CHECKING:
     from fedtailor.privacy.secure_sum.contributors import Contributors
 
 
-def sums_of(privacy: Privacy | None, method: Method, run: str, seed: int | None = None) -> Contributors | None:
+def sums_of(
+    privacy: Privacy | None, method: Method, run: str, rounds: int, draws: Draws, seed: int | None = None
+) -> Contributors | None:
     """Return what takes part in secure sums at clients; None if the run has no entry with that rule.
 
-    With a `seed`, keys come from named streams, which is for simulations; without one, from the operating system.
+    With a `seed`, keys come from named streams, which is for simulations; without one, from the operating system. Where the entries have
+    differential privacy as well, clients take their shares of the noise of so many rounds from `draws`.
     """
     names = () if privacy is None else privacy.summed(method)
     if privacy is None or not names:
         return None
-    both = [name for name in names if privacy.rules[name].dp]
-    if both:
-        raise FedTailorError(
-            f"privacy.{both[0]} = {privacy.rules[both[0]]}: clients do not add their share of the noise yet, so dp and secure-sum cannot "
-            "protect the same entry. Choose one."
-        )
     from fedtailor.privacy.secure_sum.contributors import Contributors
 
     assert method.mean_by != "own weights"  # refused by the rules
-    return Contributors(Entries(names, method.mean_by, privacy.sums.bound), run, privacy.sums.threshold, seed)
+    noise = NoiseShares(privacy.dp, rounds, draws) if privacy.rules[names[0]].dp else None
+    by = method.mean_by if noise is None else "clients"  # weights that depend on data tell of it
+    return Contributors(Entries(names, by, privacy.sums.bound), run, privacy.sums.threshold, seed, noise)

@@ -79,9 +79,9 @@ class Contribution:
         peers = [v for v in dealers if v != self.client]
         sealed = read_rows(inbox, "sealed", len(peers), SEALED)
         digests = read_rows(inbox, "digests", len(peers), 2 * KEY)
-        if len(peers) == len(dealers) or len(dealers) < self._needed:
+        if len(peers) == len(dealers) or len(dealers) < self.needed:
             raise Refused(
-                f"{len(dealers)} of {len(self.keys)} participants have shared their keys, and {self._needed} are needed"
+                f"{len(dealers)} of {len(self.keys)} participants have shared their keys, and {self.needed} are needed"
             )
         self.stage = Stage.MASKED
         self.sealed = {v: digest + box for v, digest, box in zip(peers, digests, sealed, strict=True)}
@@ -99,8 +99,8 @@ class Contribution:
         self._check_turn(Stage.DONE)
         dealers = sorted([*self.sealed, self.client])
         survivors = set(read_clients(request, "survivors", among=dealers))
-        if len(survivors) < self._needed:
-            raise Refused(f"the sum is over {len(survivors)} clients, and {self._needed} are needed to unmask it")
+        if len(survivors) < self.needed:
+            raise Refused(f"the sum is over {len(survivors)} clients, and {self.needed} are needed to unmask it")
         shares = rows([self._held_share(v, v in survivors) for v in dealers])
         self.stage, self.root, self.keys, self.sealed = Stage.DONE, b"", {}, {}
         for secret in ("_mask_key", "_channel_key", "_seed", "_public", "_shares"):
@@ -141,7 +141,8 @@ class Contribution:
         return both[SHARE:] if survived else both[:SHARE]
 
     @property
-    def _needed(self) -> int:
+    def needed(self) -> int:
+        """How many clients can unmask the sum."""
         return self.terms.needed(len(self.keys))
 
     def _secret(self, name: str) -> bytes:
@@ -168,7 +169,7 @@ class Contribution:
         return {"key": self._split(self._mask_key, "key"), "seed": self._split(self._seed, "seed")}
 
     def _split(self, secret: bytes, kind: str) -> dict[int, bytes]:
-        coefficients = field_elements(self._secret(f"{kind} polynomial"), self._needed - 1, PRIME)
+        coefficients = field_elements(self._secret(f"{kind} polynomial"), self.needed - 1, PRIME)
         shares = split(secret, map(point, self.keys), coefficients)
         return {v: shares[point(v)] for v in self.keys}
 

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from fedtailor.learning.mixing import Payload
+from fedtailor.privacy.noise_shares import NoiseShares
 from fedtailor.privacy.secure_sum.client import Contribution
 from fedtailor.privacy.secure_sum.entries import Entries
 from fedtailor.privacy.secure_sum.primitives import derive_key
 from fedtailor.privacy.secure_sum.ring import FixedPoint
-from fedtailor.privacy.secure_sum.terms import Refused, Terms
+from fedtailor.privacy.secure_sum.terms import Refused, Terms, needed
 from fedtailor.randomness import derive
 
 HEAVIEST = "heaviest"  # in an offer: the largest weight that a client may have in this sum
@@ -33,6 +34,7 @@ class Contributors:
     run: str
     threshold: float
     seed: int | None = None
+    noise: NoiseShares | None = None  # that clients add, where the entries have differential privacy
     held: dict[int, Contribution] = field(default_factory=dict)
     heaviest: dict[int, int] = field(default_factory=dict)  # client -> as the server declared it
 
@@ -56,17 +58,32 @@ class Contributors:
         self.heaviest[client] = _read_heaviest(offer)
         return self._of(client, round).share(offer)
 
-    def masked(self, client: int, round: int, inbox: Payload, up: Payload, samples: int) -> Payload:
-        """Return a reply with its protected entries masked. Raise OutOfRange if one does not fit, before anything is masked."""
+    def form(self, heaviest: int, participants: int) -> FixedPoint:
+        """Return how numbers become integers in the sum of so many participants. Noise takes room as well."""
+        if self.noise is None:
+            return FixedPoint(self.entries.bound, heaviest, participants)
+        return FixedPoint(self.noise.bound(needed(self.threshold, participants)), heaviest, participants)
+
+    def masked(self, client: int, round: int, inbox: Payload, up: Payload, sent: Payload, samples: int) -> Payload:
+        """Return a reply with its protected entries masked. Raise OutOfRange if one does not fit, before anything is masked.
+
+        `sent` is what the client was sent: with differential privacy, what is summed are changes of it.
+        """
         contribution = self._of(client, round)
-        heaviest = self.heaviest[client]
-        form = FixedPoint(self.entries.bound, heaviest, len(contribution.keys))
-        vector = self.entries.encode(up, self.entries.weight(samples, heaviest), form)
-        rest = {name: tensor for name, tensor in up.items() if name not in self.entries.names}
+        heaviest, names = self.heaviest[client], self.entries.names
+        values = up
+        if self.noise is not None:
+            values = self.noise.noised(client, round, up, sent, names, contribution.needed)
+        form = self.form(heaviest, len(contribution.keys))
+        vector = self.entries.encode(values, self.entries.weight(samples, heaviest), form)
+        rest = {name: tensor for name, tensor in up.items() if name not in names}
         return rest | self.entries.as_payload(contribution.mask(inbox, vector), up)
 
     def unmask(self, client: int, round: int, request: Payload) -> Payload:
-        return self._of(client, round).unmask(request)
+        shares = self._of(client, round).unmask(request)
+        if self.noise is not None:  # raises before anything is revealed
+            self.noise.draws.reveal(client, request["survivors"].tolist())
+        return shares
 
     def plain(self, client: int) -> dict[str, Any]:
         """Return what a client holds, for its own disk."""

@@ -72,12 +72,15 @@ class Entries:
             return torch.empty(0, dtype=torch.int64)
         return torch.cat([part.reshape(-1) for part in sound])
 
-    def means(self, total: Ring, shapes: Shapes, form: FixedPoint) -> dict[str, Tensor] | None:
-        """Return the weighted mean of each entry, in float64; None if the sum of the weights is impossible."""
+    def means(self, total: Ring, shapes: Shapes, form: FixedPoint, by: float | None = None) -> dict[str, Tensor] | None:
+        """Return the weighted mean of each entry, in float64; None if the sum of the weights is impossible.
+
+        With `by`, sums are divided by that whatever the weights are.
+        """
         weight = int(total[-1])
         if not 0 < weight <= form.heaviest * form.clients:
             return None
-        parts = form.decode(total[:-1], weight).split([shape.numel() for shape in shapes.values()])
+        parts = form.decode(total[:-1], by or weight).split([shape.numel() for shape in shapes.values()])
         return {name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
 
 

@@ -62,7 +62,7 @@ class FixedPoint:
             raise OutOfRange(f"it has values {size}, and a secure sum takes them up to {self.bound:g} (privacy.bound)")
         return (wide * (weight * 2.0**self.fraction)).round().to(torch.int64).numpy().view(np.uint64)
 
-    def decode(self, total: Ring, weight: int = 1) -> Tensor:
+    def decode(self, total: Ring, weight: float = 1) -> Tensor:
         """Return total/weight as float64 numbers."""
         return torch.from_numpy(total.view(np.int64).astype(np.float64) * 2.0**-self.fraction / weight)
 

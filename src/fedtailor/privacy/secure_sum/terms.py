@@ -29,6 +29,11 @@ class SumLost(FedTailorError):
         self.cheats = tuple(cheats)
 
 
+def needed(threshold: float, participants: int) -> int:
+    """Return t of t-of-n: the smallest number above this share of the participants."""
+    return min(math.floor(threshold * participants + 1e-9) + 1, participants)
+
+
 @dataclass(frozen=True)
 class Terms:
     """The terms of one sum. Keys are made for its run and round, so what is replayed from another cannot be opened."""
@@ -45,7 +50,7 @@ class Terms:
         >>> [Terms("", 1).needed(n) for n in (2, 3, 4, 20)], Terms("", 1, 0.5).needed(3)
         ([2, 3, 3, 14], 2)
         """
-        return min(math.floor(self.threshold * participants + 1e-9) + 1, participants)
+        return needed(self.threshold, participants)
 
     def purpose(self, *words: str | int) -> Purpose:
         return (self.run, self.round, *words)
