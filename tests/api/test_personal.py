@@ -293,11 +293,12 @@ def test_every_methods_models_come_back_from_the_folder_alone_and_are_those_it_s
         federation = federation.set_aside(0.2)
     net = CNN(conv1=2, conv2=2, hidden=4)
     run = ft.run(federation, method, net=net, out=tmp_path / "r", join=0.5, lr=0.5, **QUICK)
+    loaded, table = ft.load(tmp_path / "r"), table_of(run)
     for client, data in enumerate(federation.clients):
-        ours, theirs = run.personal(client), ft.load(tmp_path / "r").personal(client)
+        ours, theirs = run.personal(client), loaded.personal(client)
         assert torch.equal(ours(data.test.x), theirs(data.test.x))
         right = int((theirs.predict(data.test.x) == data.test.y.numpy()).sum())
-        row = table_of(run)[data.name]
+        row = table[data.name]
         assert right / len(data.test) == float(row["accuracy"])
         loss = torch.nn.functional.cross_entropy(theirs(data.test.x), data.test.y).item()
         assert loss == pytest.approx(float(row["loss"]), rel=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import time
@@ -225,10 +226,11 @@ def test_all_methods_of_a_comparison_get_the_same_data_where_one_needs_some_at_t
 @pytest.mark.parametrize("method", sorted(ft.methods.methods.classes))
 def test_every_method_runs_by_its_name_alone(method, tmp_path, caplog):
     small = ["rounds=1", "clients=4", "data.fraction=0.1", "engine=inline", "save_models=false"]
-    short = {"perada": ["method.akt_steps=1"], "heart": ["method.akt_steps=1", "method.pgd_steps=1"]}.get(method, [])
+    options = {option.name for option in dataclasses.fields(ft.methods.methods.classes[method])}
+    short = [f"method.{name}=1" for name in ("akt_steps", "pgd_steps", "ft_epochs") if name in options]
     simulation = carry_out(ft.Config.load(words=[f"method={method}", *small, *short]), tmp_path / "a")
     assert simulation.round == 1
-    assert ("needs proxy samples at the server: 18 samples (10 %) are set aside" in caplog.text) == bool(short)
+    assert ("needs proxy samples at the server: 18 samples (10 %) are set aside" in caplog.text) == simulation.method.needs_proxy
     assert not any("diverged" in record for record in simulation.metrics)
 
 
