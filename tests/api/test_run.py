@@ -230,7 +230,9 @@ def test_every_method_runs_by_its_name_alone(method, tmp_path, caplog):
     short = [f"method.{name}=1" for name in ("akt_steps", "pgd_steps", "ft_epochs") if name in options]
     simulation = carry_out(ft.Config.load(words=[f"method={method}", *small, *short]), tmp_path / "a")
     assert simulation.round == 1
-    assert ("needs proxy samples at the server: 18 samples (10 %) are set aside" in caplog.text) == simulation.method.needs_proxy
+    assert (
+        "needs proxy samples at the server: 18 samples (10 %) are set aside" in caplog.text
+    ) == simulation.method.needs_proxy
     assert not any("diverged" in record for record in simulation.metrics)
 
 

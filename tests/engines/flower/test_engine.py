@@ -37,7 +37,16 @@ from fedtailor.experiment.run_folder import RunFolder, read_lines
 from fedtailor.learning.scoring import Score
 from fedtailor.report.results import find_runs
 
-WORDS = ("data=digits", "data.fraction=0.2", "clients=4", "rounds=3", "net=mlp", "net.hidden=[8]", "checkpoint_every=1")
+WORDS = (
+    "data=digits",
+    "data.fraction=0.1",
+    "batch=20",
+    "clients=4",
+    "rounds=3",
+    "net=mlp",
+    "net.hidden=[8]",
+    "checkpoint_every=1",
+)
 
 
 class FakeGrid:
