@@ -114,28 +114,35 @@ class Clients:
 
     def sheet(self) -> Sheet:
         """One row per client: its samples, the metric alone and federated, the difference, and calibration if it was recorded."""
-        metric, gap = self.metric, self.difference
-        sides = {name: runs for name, runs in ((self.baseline, self.base), (self.method, self.runs)) if runs}
-        shown = [estimate for estimate in (self.alone, self.own) if estimate]
-        names, held = self.names, [self.runs[0].samples(split) for split in ("train", "test")]
-        known = all(len(r.clients(CALIBRATION)) == len(names) for runs in sides.values() for r in runs)
-        calibrated = known and metric != CALIBRATION
-        errors = [np.mean([r.clients(CALIBRATION) for r in runs], axis=0) for runs in sides.values() if calibrated]
-        header = ["client", "train", "test", *sides, *(["difference"] if gap else [])]
-        rows = []
-        for i in self.order:
-            samples = [f"{count[i]:,.0f}" if np.isfinite(count[i]) else "—" for count in held]
-            values = [estimate.cell(i, metric) for estimate in shown] + ([gap.cell(i, metric, "+")] if gap else [])
-            values += [" → ".join(CALIBRATION.written(e[i : i + 1]) for e in errors)] if calibrated else []
-            rows.append((names[i], *samples, *values))
-        percent, better = " in percent" if metric.unit else "", "lower" if metric.lower_is_better else "higher"
-        seeds = sorted({r.seed for r in self.runs})
-        which = f"Mean of seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"Seed {seeds[0]}"
-        about = f"{which}. Train, test: samples. {metric.heading}{percent}, {better} is better."
-        about += f" {CALIBRATION.heading} in percent: {' → '.join(sides)}." if calibrated else ""
+        metric, everyone = self.metric, range(len(self.names))
+        columns = {"client": list(self.names)}
+        for split in ("train", "test"):
+            held = self.runs[0].samples(split)
+            columns[split] = [f"{count:,.0f}" if np.isfinite(count) else "—" for count in held]
+        sides = {self.baseline: self.alone, self.method: self.own}
+        columns |= {name: [side.cell(i, metric) for i in everyone] for name, side in sides.items() if side}
+        if gap := self.difference:
+            columns["difference"] = [gap.cell(i, metric, "+") for i in everyone]
+        if errors := self.calibration:
+            columns["calib. error"] = [" → ".join(CALIBRATION.written(e[i : i + 1]) for e in errors) for i in everyone]
         title = f"Clients: {self.method}" + (f" against {self.baseline}" if gap else "")
-        header += ["calib. error"] if calibrated else []
-        return Sheet(title, header, rows, [*filter(None, [self.verdict]), about, OVER[self.over]])
+        rows = [tuple(cells[i] for cells in columns.values()) for i in self.order]
+        return Sheet(title, list(columns), rows, [*filter(None, [self.verdict]), self._about(), OVER[self.over]])
+
+    @property
+    def calibration(self) -> list[np.ndarray]:
+        """The calibration errors under the baseline and the method; empty if they were not recorded, or are what is compared."""
+        sides = [[r.clients(CALIBRATION) for r in runs] for runs in (self.base, self.runs) if runs]
+        known = all(len(errors) == len(self.names) for side in sides for errors in side)
+        return [np.mean(side, axis=0) for side in sides] if known and self.metric != CALIBRATION else []
+
+    def _about(self) -> str:
+        metric, seeds = self.metric, sorted({r.seed for r in self.runs})
+        which = f"Mean of seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"Seed {seeds[0]}"
+        percent, better = " in percent" if metric.unit else "", "lower" if metric.lower_is_better else "higher"
+        sides = " → ".join(filter(None, [self.baseline, self.method]))
+        calibrated = f" {CALIBRATION.heading} in percent: {sides}." if self.calibration else ""
+        return f"{which}. Train, test: samples. {metric.heading}{percent}, {better} is better.{calibrated}"
 
     def chart(self) -> Chart:
         """Chart each client's gain or loss, or its value if there is no baseline; a band if there are many clients."""
@@ -189,9 +196,8 @@ def over_seeds(values: np.ndarray) -> Interval:
     from scipy import stats  # slow to import
 
     mean, seeds = values.mean(axis=0), len(values)
-    if seeds == 1:
-        return Interval(mean, *np.full((2, len(mean)), np.nan))
-    reach = stats.t.ppf(0.975, seeds - 1) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
+    std = values.std(axis=0, ddof=1) if seeds > 1 else np.full_like(mean, np.nan)
+    reach = stats.t.ppf(0.975, max(1, seeds - 1)) * std / np.sqrt(seeds)
     return Interval(mean, mean - reach, mean + reach)
 
 
