@@ -21,6 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from fedtailor.analysis.intervals import Interval, wilson
+from fedtailor.analysis.ranking import ranking
+from fedtailor.analysis.results import read_results
 from fedtailor.api.plan import plan
 from fedtailor.api.tune import tune_all
 from fedtailor.experiment.config import Config, overridden
@@ -28,10 +31,8 @@ from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.run import carry_out
 from fedtailor.files import replace_text
 from fedtailor.methods import methods as registered
-from fedtailor.report.clients import Interval, wilson
 from fedtailor.report.pictures import panels, save
-from fedtailor.report.ranking import ranking
-from fedtailor.report.results import read_results
+from fedtailor.report.ranks import ranks_chart, ranks_sheet
 from fedtailor.report.sheets import Best, Sheet, as_markdown
 from fedtailor.report.tuning import read_tuning, sensitivity_picture, settings
 from fedtailor.tuning.trials import Trial, best_trial
@@ -254,7 +255,7 @@ def page(found: Mapping[str, Any]) -> str:
     )
     ranks = whole_ranking(found)
     ranked = (
-        [as_markdown(ranks.sheet("Ranks over the settings that all methods can do"), 2), "![ranks](judge.png)\n"]
+        [as_markdown(ranks_sheet(ranks, "Ranks over the settings that all methods can do"), 2), "![ranks](judge.png)\n"]
         if ranks
         else []
     )
@@ -303,7 +304,7 @@ def main() -> None:
         replace_text(given.page, page(found))
         ranks = whole_ranking(found)
         if ranks:
-            save(panels([ranks.chart()], size=(7, 3.6)), given.page.with_suffix(".png"))
+            save(panels([ranks_chart(ranks)], size=(7, 3.6)), given.page.with_suffix(".png"))
         for name in fresh:
             sensitivity_picture(read_tuning(given.folder / name / TUNING), given.folder / name / "sensitivity.png")
 

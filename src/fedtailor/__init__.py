@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from fedtailor.errors import FedTailorError
     from fedtailor.experiment.callbacks import Callback, EarlyStopping
     from fedtailor.experiment.config import Config
+    from fedtailor.experiment.progress import Progress
     from fedtailor.experiment.simulation import Simulation
+    from fedtailor.experiment.tracking import Tracking
     from fedtailor.learning import Protocol
     from fedtailor.methods import Method
     from fedtailor.nets import Net
     from fedtailor.registry import among, between, log_between, option
-    from fedtailor.report.progress import Progress
-    from fedtailor.report.tracking import Tracking
 
     __version__: str
 
@@ -68,12 +68,12 @@ _HOMES = {
     "Federation": "data.federation",
     "Method": "methods",
     "Net": "nets",
-    "Progress": "report.progress",
+    "Progress": "experiment.progress",
     "Protocol": "learning",
     "Run": "api.run",
     "Simulation": "experiment.simulation",
     "Study": "api.study",
-    "Tracking": "report.tracking",
+    "Tracking": "experiment.tracking",
     "among": "registry",
     "audit": "api.audit",
     "between": "registry",

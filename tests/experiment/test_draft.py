@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fedtailor import FedTailorError
+from fedtailor.analysis.results import find_runs
 from fedtailor.experiment.draft import drafting
 from fedtailor.experiment.run_folder import RunFolder
-from fedtailor.report.results import find_runs
 
 
 def test_nothing_is_there_before_it_is_published(tmp_path):

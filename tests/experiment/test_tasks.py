@@ -13,6 +13,8 @@ import torch
 from torch.nn import functional as F
 
 from fedtailor import Config, Federation, Simulation
+from fedtailor.analysis.results import read_result
+from fedtailor.analysis.significance import choose_baseline
 from fedtailor.data.client_data import Split
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.run import Stop, resume, start
@@ -21,8 +23,6 @@ from fedtailor.methods import methods
 from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.cnn import CNN
 from fedtailor.nets.mlp import MLP
-from fedtailor.report.results import read_result
-from fedtailor.report.significance import choose_baseline
 from fedtailor.report.tables import comparison_csv
 
 EVERY = sorted(name for name, cls in methods.classes.items() if cls.__module__.startswith("fedtailor.methods."))

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fedtailor import Federation, FedTailorError, Simulation
+from fedtailor.analysis.results import read_results
 from fedtailor.data.client_data import Split
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.run import Stop, resume, start
@@ -33,7 +34,6 @@ from fedtailor.nets.mlp import MLP
 from fedtailor.nets.resnet import ResNet18
 from fedtailor.privacy.sample_dp import EPSILON, Budget, SampleOptions, budget, why_not
 from fedtailor.privacy.sampled_gaussian import epsilon_of
-from fedtailor.report.results import read_results
 from fedtailor.report.tables import brief_sheet
 
 OWN = {name: cls for name, cls in methods.classes.items() if cls.__module__.startswith("fedtailor.methods.")}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedtailor.analysis.results import Result
 from fedtailor.report.attack import attack_notes
-from fedtailor.report.results import Result
 from fedtailor.report.tables import brief_sheet
 
 

@@ -9,13 +9,14 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
+from fedtailor.analysis.groups import by_method
+from fedtailor.analysis.intervals import wilson
+from fedtailor.analysis.results import read_results
 from fedtailor.api.results import Results
 from fedtailor.experiment.headline import Headline
-from fedtailor.report.clients import all_clients, client_picture, metric_picture, wilson
-from fedtailor.report.groups import by_method
+from fedtailor.report.clients import all_clients, client_picture, metric_picture
 from fedtailor.report.interactive import plotly_chart
 from fedtailor.report.material import load_material
-from fedtailor.report.results import read_results
 from fedtailor.report.sections import sections
 from fedtailor.report.sheets import as_rich
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from fedtailor.analysis.groups import by_method
+from fedtailor.analysis.results import read_result
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.headline import Headline
 from fedtailor.learning.metrics import METRICS
 from fedtailor.report.charts import curves, strips, tradeoff
 from fedtailor.report.clients import metric_picture
-from fedtailor.report.groups import by_method
 from fedtailor.report.interactive import plotly_chart
 from fedtailor.report.material import load_material
 from fedtailor.report.page import page
-from fedtailor.report.results import read_result
 from fedtailor.report.sections import sections
 from fedtailor.report.tables import comparison_sheets, comparison_table
 

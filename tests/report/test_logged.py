@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from fedtailor.analysis.results import Result, read_result
 from fedtailor.cli.app import app
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.run import start
 from fedtailor.report.logged import logged_by_clients, logged_by_server, logged_picture
-from fedtailor.report.results import Result, read_result
 
 QUICK = [
     "data=digits",

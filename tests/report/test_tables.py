@@ -9,11 +9,11 @@ import re
 import pytest
 from rich.console import Console
 
+from fedtailor.analysis.results import read_results
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.lock import locked
 from fedtailor.report.material import load_material
 from fedtailor.report.page import page, section_text
-from fedtailor.report.results import read_results
 from fedtailor.report.sections import Section, sections
 from fedtailor.report.sheets import Best, as_latex, as_markdown, as_rich
 from fedtailor.report.tables import brief_sheet, comparison_numbers, comparison_sheets, comparison_table

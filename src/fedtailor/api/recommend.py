@@ -14,6 +14,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from torch import nn
 
+from fedtailor.analysis.intervals import student
 from fedtailor.api.plan import plan
 from fedtailor.api.run import AnyNet, Data, given, new_folder, values_of
 from fedtailor.api.tune import fixed_keys
@@ -24,10 +25,10 @@ from fedtailor.experiment.callbacks import Callbacks
 from fedtailor.experiment.config import TABLES, Config, Settings
 from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.options import RunOptions, keywords_of
+from fedtailor.experiment.progress import Progress
 from fedtailor.experiment.run import simulation_of
 from fedtailor.files import make_folder, replace_text
 from fedtailor.methods import methods
-from fedtailor.report.progress import Progress
 from fedtailor.tuning.space import replaced, search_space
 from fedtailor.tuning.tune import TUNING, OnTrial, Tuned, judged, tune_method
 
@@ -51,13 +52,11 @@ class Gain:
 
     @classmethod
     def of(cls, clients: np.ndarray) -> Gain:
-        from scipy import stats  # slow to import
-
         known = clients[np.isfinite(clients)]
         if len(known) < 2:
             return cls(clients, float(known.mean()) if len(known) else math.nan, -math.inf, math.inf)
-        reach = float(stats.t.ppf(0.975, len(known) - 1) * known.std(ddof=1) / math.sqrt(len(known)))
-        return cls(clients, float(known.mean()), float(known.mean()) - reach, float(known.mean()) + reach)
+        found = student(known)
+        return cls(clients, float(found.values), float(found.low), float(found.high))
 
 
 @dataclass(frozen=True)

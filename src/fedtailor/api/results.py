@@ -8,8 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedtailor.analysis.results import Result, read_results
 from fedtailor.files import replace_text
-from fedtailor.report.results import Result, read_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +38,8 @@ class Results:
         """Return a table with one row per client under the best method, against `baseline` (by default `local`)."""
         import pandas as pd
 
+        from fedtailor.analysis.groups import by_method
         from fedtailor.report.clients import all_clients
-        from fedtailor.report.groups import by_method
 
         results = self.results
         found = [one.sheet() for one in all_clients(by_method(results), results[0].metric, baseline)]

@@ -13,6 +13,7 @@ from typing import Any, Self, Unpack
 
 from torch import nn
 
+from fedtailor.analysis.results import read_run
 from fedtailor.api.personal import Personal
 from fedtailor.api.results import Results
 from fedtailor.attacks import Attack
@@ -35,6 +36,7 @@ from fedtailor.experiment.hostile import Given
 from fedtailor.experiment.lock import locked
 from fedtailor.experiment.onboarding import finished_simulation
 from fedtailor.experiment.options import RunOptions, keywords_of
+from fedtailor.experiment.progress import Progress
 from fedtailor.experiment.run import carry_out, polite_stop, simulation_of
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.experiment.saved_models import SavedModels
@@ -47,8 +49,6 @@ from fedtailor.nets.fitting import fitting_net
 from fedtailor.registry import named
 from fedtailor.report.data_summary import DataSummary
 from fedtailor.report.logged import logged_picture
-from fedtailor.report.progress import Progress
-from fedtailor.report.results import read_run
 from fedtailor.robust import RobustMean
 
 log = logging.getLogger("fedtailor")

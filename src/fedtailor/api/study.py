@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 from torch import nn
 
+from fedtailor.analysis.results import Result, find_runs
 from fedtailor.api.plan import USUAL, plan
 from fedtailor.api.results import Results
 from fedtailor.api.run import AnyNet, Data, Run, given, new_folder, values_of
@@ -24,7 +25,6 @@ from fedtailor.extras import can_draw
 from fedtailor.files import replace_text
 from fedtailor.methods import Method
 from fedtailor.report.clients import client_picture
-from fedtailor.report.results import Result, find_runs
 from fedtailor.report.tables import comparison_csv
 from fedtailor.robust import RobustMean
 from fedtailor.tuning.tune import TUNING

@@ -18,9 +18,9 @@ from fedtailor.experiment.callbacks import Callbacks
 from fedtailor.experiment.config import TABLES, Config, Settings
 from fedtailor.experiment.hostile import Given
 from fedtailor.experiment.options import RunOptions, keywords_of
+from fedtailor.experiment.progress import Progress
 from fedtailor.methods import Method
 from fedtailor.registry import options
-from fedtailor.report.progress import Progress
 from fedtailor.robust import RobustMean
 from fedtailor.tuning.space import search_space
 from fedtailor.tuning.tune import TUNING, OnTrial, Tuned, tune_method

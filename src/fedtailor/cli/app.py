@@ -29,7 +29,7 @@ from fedtailor.cli.run import run
 from fedtailor.cli.tune import tune
 from fedtailor.errors import FedTailorError
 from fedtailor.printable import printable
-from fedtailor.report.terminal import PrintableFormatter, Terminal
+from fedtailor.terminal import PrintableFormatter, Terminal
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO)  # not our bugs
 

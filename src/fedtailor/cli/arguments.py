@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedtailor.report.terminal import Terminal
+from fedtailor.terminal import Terminal
 
 console = Terminal()
 

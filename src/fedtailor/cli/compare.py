@@ -35,8 +35,8 @@ def compare(
         from fedtailor.api.study import carry_out_all
         from fedtailor.api.tune import tune_all
         from fedtailor.experiment.config import overridden
+        from fedtailor.experiment.progress import Progress
         from fedtailor.report.data_summary import DataSummary
-        from fedtailor.report.progress import Progress
         from fedtailor.report.tables import comparison_table
         from fedtailor.tuning.tune import TUNING
     named, given = split_methods(words)

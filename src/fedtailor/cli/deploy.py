@@ -262,8 +262,8 @@ def _completed(config: Config) -> Config:
 def _carry_out(folder: DeployFolder, server: ServerApp, again: str) -> None:
     """Run the federation with its progress, then show its table and pictures."""
     from fedtailor.api.run import Run
+    from fedtailor.experiment.progress import Progress
     from fedtailor.experiment.run import polite_stop
-    from fedtailor.report.progress import Progress
 
     run = Run(folder.run)
     try:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from rich.console import Console
 
+from fedtailor.experiment.progress import GridProgress
 from fedtailor.experiment.run import polite_stop
 from fedtailor.papers.estimate import Estimate, estimate
 from fedtailor.papers.grid import GridStatus, Job, carry_out
-from fedtailor.report.progress import GridProgress
 
 
 def estimated(console: Console, jobs: Sequence[Job]) -> Estimate:

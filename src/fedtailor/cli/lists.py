@@ -72,7 +72,7 @@ def get(
     with importing():
         from fedtailor.data.download import get as download
         from fedtailor.data.pool import data_root
-        from fedtailor.report.progress import download_progress
+        from fedtailor.experiment.progress import download_progress
 
     def said(text: str) -> None:
         console.print(text, soft_wrap=True)

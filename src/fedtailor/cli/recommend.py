@@ -28,9 +28,9 @@ def recommend(
         from fedtailor.api.recommend import CANDIDATES, advise
         from fedtailor.api.run import new_folder
         from fedtailor.experiment.config import overridden
+        from fedtailor.experiment.progress import Progress
         from fedtailor.extras import can_draw
         from fedtailor.files import replace_text
-        from fedtailor.report.progress import Progress
         from fedtailor.report.recommendation import next_command, recommendation_picture, sentences
     candidates, given = split_methods(words)
     folder = out or new_folder("advice")

@@ -16,8 +16,8 @@ from fedtailor.errors import FedTailorError
 from fedtailor.printable import printable
 
 if TYPE_CHECKING:
+    from fedtailor.analysis.results import Result
     from fedtailor.report.material import Material
-    from fedtailor.report.results import Result
 
 
 class Format(StrEnum):
@@ -53,7 +53,7 @@ def show(
         from fedtailor.experiment.run_folder import RunFolder
         from fedtailor.report.material import load_material
         from fedtailor.report.tables import comparison_table
-        from fedtailor.report.terminal import curve
+        from fedtailor.terminal import curve
     material = load_material([folder], baseline)
     if not material.evaluated:
         first = material.results[0]
@@ -81,8 +81,8 @@ def show(
 
 def show_clients(results: Sequence[Result], baseline: str = "", wanted: bool | None = None) -> None:
     """Print each client under the best method; unless asked for, only if they are few."""
+    from fedtailor.analysis.groups import by_method
     from fedtailor.report.clients import all_clients
-    from fedtailor.report.groups import by_method
     from fedtailor.report.sheets import as_rich
 
     found = all_clients(by_method(results), results[0].metric, baseline)

@@ -43,9 +43,9 @@ def run(
     with importing():
         from fedtailor.api.run import Run, new_folder
         from fedtailor.experiment.config import Config
+        from fedtailor.experiment.progress import Progress
+        from fedtailor.experiment.tracking import Tracking
         from fedtailor.report.data_summary import DataSummary
-        from fedtailor.report.progress import Progress
-        from fedtailor.report.tracking import Tracking
     if resume_from is not None and (words or out is not None):
         raise FedTailorError(
             "--resume takes the run's own config and folder: give no other words and no --out with it."

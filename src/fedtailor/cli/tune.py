@@ -36,7 +36,7 @@ def tune(
         from fedtailor.api.run import new_folder
         from fedtailor.api.tune import tune_all
         from fedtailor.experiment.config import method_overrides, overridden
-        from fedtailor.report.progress import Progress
+        from fedtailor.experiment.progress import Progress
         from fedtailor.tuning.tune import TUNING
     methods, given = split_methods(words)
     methods, values = methods or list(USUAL), overridden(*config_file(given))

@@ -261,6 +261,21 @@ def read_toml(path: Path) -> dict[str, Any]:
     return values
 
 
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten a config: `data` is the data set's name, `data.fraction` an option of it."""
+    values: dict[str, Any] = {}
+    for key, value in config.items():
+        if key not in TABLES:
+            values[key] = value
+            continue
+        if key in CHOICES:
+            values[key] = Path(value["name"]).stem if key == "method" else value["name"]
+        values |= {f"{key}.{k}": v for k, v in value.items() if key not in CHOICES or k != "name"}
+        if key in CHOICES and values[key] != value["name"]:
+            values[f"{key}.file"] = value["name"]  # its path tells it from another method of that name
+    return values
+
+
 def apply_override(values: dict[str, Any], word: str) -> None:
     """Apply one key=value override: method=fedrep chooses a part (and drops another's options), method.head_epochs=5 sets an option."""
     key, sign, text = word.partition("=")

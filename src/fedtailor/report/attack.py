@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedtailor.report.results import Result
+from fedtailor.analysis.results import Result
 
 SUCCESS = "backdoor_success"
 

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedtailor.analysis.results import Result
 from fedtailor.experiment.headline import Headline
 from fedtailor.extras import extra
-from fedtailor.report.results import Result
 
 # Okabe and Ito's palette, distinct to the colour-blind; line styles carry the difference into grey prints.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -10,44 +10,21 @@ from typing import Literal
 
 import numpy as np
 
+from fedtailor.analysis.groups import by_method
+from fedtailor.analysis.intervals import Interval, student, wilson
+from fedtailor.analysis.results import Result
+from fedtailor.analysis.significance import ranked
 from fedtailor.experiment.headline import Headline
 from fedtailor.report.charts import UNKNOWN, Chart, Groups, by_client, curves, of_one_seed, save_picture, strips
-from fedtailor.report.groups import by_method
-from fedtailor.report.results import Result
 from fedtailor.report.sheets import Sheet
-from fedtailor.report.significance import ranked
 
 LOCAL = "local"  # the baseline, if nothing else is asked for: what a client reaches alone
 CALIBRATION = Headline("calibration_error")
-NORMAL = 1.959964  # 97.5 % quantile
 OVER = {
     "samples": "In brackets: 95 % interval over the client's test samples (Wilson's; of a difference Newcombe's, unpaired, rather wide).",
     "seeds": "In brackets: 95 % interval over seeds (Student's t), since this metric's values of single test samples are not stored.",
     "": "No intervals: values of single test samples are not stored for this metric, or not yet, and there are no seeds to average.",
 }
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value per client with its 95 % interval, NaN where there is none."""
-
-    values: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-    def __sub__(self, other: Interval) -> Interval:
-        """Return the difference; its interval is that of two independent estimates (Newcombe)."""
-        gap = self.values - other.values
-        below = np.hypot(self.values - self.low, other.high - other.values)
-        above = np.hypot(self.high - self.values, other.values - other.low)
-        return Interval(gap, gap - below, gap + above)
-
-    def cell(self, client: int, metric: Headline, sign: Literal["", "+"] = "") -> str:
-        value, low, high = (metric.scale * numbers[client] for numbers in (self.values, self.low, self.high))
-        if not np.isfinite(value):
-            return "—"
-        form, short = (".1f", ".0f" if high - low >= 10 else ".1f") if metric.unit else (".4g", ".3g")
-        return f"{value:{sign}{form}}" + (f" [{low:{short}},{high:{short}}]" if np.isfinite(low + high) else "")
 
 
 @dataclass(frozen=True)
@@ -84,7 +61,7 @@ class Clients:
         """The gain or loss of each client; seeds that both methods have are paired."""
         own, base = ({r.seed: r.clients(self.metric) for r in runs} for runs in (self.runs, self.base))
         if self.over == "seeds" and own.keys() == base.keys():
-            return over_seeds(np.stack([own[seed] - base[seed] for seed in own]))
+            return student(np.stack([own[seed] - base[seed] for seed in own]))
         return None if self.alone is None else self.own - self.alone
 
     def _estimate(self, runs: Sequence[Result]) -> Interval:
@@ -92,7 +69,7 @@ class Clients:
         if self.over == "samples":
             mean = values.mean(axis=0)
             return Interval(mean, *wilson(mean, runs[0].samples("test")))
-        found, ends = over_seeds(values), (0, 1) if self.metric.unit else (-np.inf, np.inf)  # of a share
+        found, ends = student(values), (0, 1) if self.metric.unit else (-np.inf, np.inf)  # of a share
         return Interval(found.values, np.clip(found.low, *ends), np.clip(found.high, *ends))
 
     @property
@@ -120,9 +97,9 @@ class Clients:
             held = self.runs[0].samples(split)
             columns[split] = [f"{count:,.0f}" if np.isfinite(count) else "—" for count in held]
         sides = {self.baseline: self.alone, self.method: self.own}
-        columns |= {name: [side.cell(i, metric) for i in everyone] for name, side in sides.items() if side}
+        columns |= {name: [_cell(side, i, metric) for i in everyone] for name, side in sides.items() if side}
         if gap := self.difference:
-            columns["difference"] = [gap.cell(i, metric, "+") for i in everyone]
+            columns["difference"] = [_cell(gap, i, metric, "+") for i in everyone]
         if errors := self.calibration:
             columns["calib. error"] = [" → ".join(CALIBRATION.written(e[i : i + 1]) for e in errors) for i in everyone]
         title = f"Clients: {self.method}" + (f" against {self.baseline}" if gap else "")
@@ -191,22 +168,12 @@ def metric_picture(results: Sequence[Result], path: Path, metric: Headline | Non
     save_picture([curves(groups, metric), right], path, title=title)
 
 
-def over_seeds(values: np.ndarray) -> Interval:
-    """Return the mean over seeds (seeds × clients) with Student's 95 % interval, if there are several."""
-    from scipy import stats  # slow to import
-
-    mean, seeds = values.mean(axis=0), len(values)
-    std = values.std(axis=0, ddof=1) if seeds > 1 else np.full_like(mean, np.nan)
-    reach = stats.t.ppf(0.975, max(1, seeds - 1)) * std / np.sqrt(seeds)
-    return Interval(mean, mean - reach, mean + reach)
-
-
-def wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return Wilson's 95 % interval of shares of so many samples; unlike the bootstrap's, it has a width even at 0 and 1."""
-    share, count = np.clip(share, 0, 1), np.where(count > 0, count, np.nan)
-    middle = (share + NORMAL**2 / (2 * count)) / (1 + NORMAL**2 / count)
-    reach = NORMAL / (1 + NORMAL**2 / count) * np.sqrt(share * (1 - share) / count + (NORMAL / (2 * count)) ** 2)
-    return np.minimum(middle - reach, share), np.maximum(middle + reach, share)  # at 0 and 1, rounding crosses them
+def _cell(shown: Interval, client: int, metric: Headline, sign: Literal["", "+"] = "") -> str:
+    value, low, high = (metric.scale * numbers[client] for numbers in (shown.values, shown.low, shown.high))
+    if not np.isfinite(value):
+        return "—"
+    form, short = (".1f", ".0f" if high - low >= 10 else ".1f") if metric.unit else (".4g", ".3g")
+    return f"{value:{sign}{form}}" + (f" [{low:{short}},{high:{short}}]" if np.isfinite(low + high) else "")
 
 
 def _same_clients(runs: Sequence[Result]) -> bool:

@@ -9,7 +9,7 @@ from rich.console import Console
 from fedtailor.data.description import Column, Description
 from fedtailor.experiment.callbacks import Callback
 from fedtailor.report.sheets import Sheet, as_rich
-from fedtailor.report.terminal import Terminal
+from fedtailor.terminal import Terminal
 
 if TYPE_CHECKING:
     from fedtailor.data.federation import Federation

@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
+from fedtailor.analysis.results import Result, read_result
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.onboarding import finished_simulation
@@ -24,7 +25,6 @@ from fedtailor.papers.reproduction import FULL
 from fedtailor.report.charts import Chart, Heat, Series, curves
 from fedtailor.report.logged import logged_by_clients, logged_by_server
 from fedtailor.report.pictures import panels
-from fedtailor.report.results import Result, read_result
 
 END = 0.15  # share of the rounds that the close-up of the end shows
 NUMBERED = 12  # up to this many clients, each cell of a similarity matrix shows its number

@@ -15,11 +15,11 @@ from threading import BoundedSemaphore, Lock, Timer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from fedtailor.analysis.results import Result, read_run
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.report.material import load_material
 from fedtailor.report.page import as_json, content, page
-from fedtailor.report.results import Result, read_run
 from fedtailor.report.sections import Section, sections
 
 HERE = "127.0.0.1"  # reachable from this machine only

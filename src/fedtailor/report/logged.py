@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedtailor.analysis.results import Result
 from fedtailor.experiment.headline import columns
 from fedtailor.report.charts import Chart, Series, save_picture
-from fedtailor.report.results import Result
 
 NAMED = 6  # up to this many clients are named in the legend
 FEW = 30  # up to this many clients get a line each; more become a band

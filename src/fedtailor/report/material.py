@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedtailor.analysis.groups import by_federation, by_method
+from fedtailor.analysis.results import Result, find_runs, read_run
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.experiment.headline import Headline
 from fedtailor.papers.reproduction import FILE, Reproduction
-from fedtailor.report.groups import by_federation, by_method
-from fedtailor.report.results import Result, find_runs, read_run
 from fedtailor.report.tuning import Trials, read_tuning
 from fedtailor.tuning.tune import TUNING
 

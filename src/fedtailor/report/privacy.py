@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedtailor.analysis.results import Result
 from fedtailor.methods import methods
 from fedtailor.privacy.reveals import still_learnt
 from fedtailor.privacy.rules import Privacy
 from fedtailor.privacy.sample_dp import EPSILON
-from fedtailor.report.results import Result
 from fedtailor.report.sheets import Sheet
 
 UNCOVERED = (

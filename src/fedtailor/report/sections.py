@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedtailor.analysis.groups import by_method
+from fedtailor.analysis.ranking import blocks_of, ranking
+from fedtailor.analysis.results import Result
+from fedtailor.analysis.significance import against, choose_baseline
 from fedtailor.data.description import Description
 from fedtailor.experiment.headline import Headline, Statistic
 from fedtailor.papers.reproduction import Reproduction
@@ -15,14 +19,11 @@ from fedtailor.report import tables
 from fedtailor.report.charts import MOST_COLUMNS, Chart, curves, forest, label_chart, of_one_seed, strips, tradeoff
 from fedtailor.report.clients import Clients, all_clients
 from fedtailor.report.data_summary import columns_sheet
-from fedtailor.report.groups import by_method
 from fedtailor.report.material import Material
 from fedtailor.report.privacy import privacy_notes, privacy_sheets
-from fedtailor.report.ranking import blocks_of, ranking
+from fedtailor.report.ranks import ranks_chart, ranks_sheet
 from fedtailor.report.reproduction import agreement_chart, column_sheets
-from fedtailor.report.results import Result
 from fedtailor.report.sheets import Sheet
-from fedtailor.report.significance import against, choose_baseline
 from fedtailor.report.tuning import Trials, sensitivity_chart, tuning_sheet
 
 CHANCE = 0.05
@@ -174,7 +175,7 @@ def _ranks(material: Material) -> list[Section]:
     """Rank the methods over all federations and seeds, if these are enough."""
     lower = material.metric.lower_is_better
     found = ranking(blocks_of(material.federations, material.metric), lower_is_better=lower)
-    return [Section("ranks", "Ranks", sheets=[found.sheet()], charts=[found.chart()])] if found else []
+    return [Section("ranks", "Ranks", sheets=[ranks_sheet(found)], charts=[ranks_chart(found)])] if found else []
 
 
 def _tuning(mark: str, study: str, trials: Trials) -> Section:

@@ -10,15 +10,16 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from rich.table import Table
 
+from fedtailor.analysis.groups import NO_MATTER, by_method, differing
+from fedtailor.analysis.results import Result
+from fedtailor.analysis.significance import TESTS, Verdict, against, choose_baseline, ranked
+from fedtailor.experiment.config import flat
 from fedtailor.experiment.headline import Headline, Statistic
 from fedtailor.printable import cell
 from fedtailor.report.attack import attack_notes, backdoor_success
-from fedtailor.report.groups import NO_MATTER, by_method, differing, flat
 from fedtailor.report.material import Material
 from fedtailor.report.privacy import epsilon, privacy_notes, sample_epsilon
-from fedtailor.report.results import Result
 from fedtailor.report.sheets import Best, Sheet, as_rich
-from fedtailor.report.significance import TESTS, Verdict, against, choose_baseline, ranked
 
 Groups = Mapping[str, Sequence[Result]]
 BRIEF: tuple[Statistic, ...] = ("mean", "best", "worst")  # what fits on a terminal

@@ -18,6 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
 from fedtailor import Config
+from fedtailor.analysis.results import find_runs
 from fedtailor.data.description import Description
 from fedtailor.deploy.deploy_folder import DeployFolder
 from fedtailor.deploy.policy import Policy, asked
@@ -35,7 +36,6 @@ from fedtailor.errors import FedTailorError
 from fedtailor.experiment.run import start
 from fedtailor.experiment.run_folder import RunFolder, read_lines
 from fedtailor.learning.scoring import Score
-from fedtailor.report.results import find_runs
 
 WORDS = (
     "data=digits",

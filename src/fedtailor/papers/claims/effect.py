@@ -8,9 +8,10 @@ from typing import Literal
 
 import numpy as np
 
+from fedtailor.analysis.intervals import student
+
 Verdict = Literal["holds", "does not", "open"]
 ENOUGH = 5  # seeds for a verdict
-LEVEL = 0.95
 MARGIN = 0.5  # points: a lead that is smaller would not decide for a method
 
 
@@ -46,13 +47,11 @@ def effect(pairs: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> Effect:
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
-    """Return Student's interval of the mean; unbounded if there are fewer than two values."""
+    """Return Student's 95 % interval of the mean; unbounded if there are fewer than two values."""
     if len(values) < 2:
         return -np.inf, np.inf
-    from scipy import stats  # slow to import
-
-    reach = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return float(values.mean() - reach), float(values.mean() + reach)
+    found = student(values)
+    return float(found.low), float(found.high)
 
 
 def verdict(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedtailor.analysis.results import read_run
+from fedtailor.analysis.significance import Verdict, against, choose_baseline, holm, paired_test, ranked
 from fedtailor.experiment.headline import Headline
-from fedtailor.report.results import read_run
-from fedtailor.report.significance import Verdict, against, choose_baseline, holm, paired_test, ranked
 
 ACCURACY = Headline()
 

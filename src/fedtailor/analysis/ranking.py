@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from fedtailor.analysis.results import Result
 from fedtailor.experiment.headline import Headline
-from fedtailor.report.charts import Chart, Series, forest
-from fedtailor.report.results import Result
-from fedtailor.report.sheets import Sheet
 
 RESAMPLES = 2000
 FEW = 3  # methods and blocks (a federation with a seed) that a ranking needs at least
@@ -39,27 +37,6 @@ class Ranking:
         """The longest stretches, first and last place, of methods that may differ by chance."""
         ends = [int(np.searchsorted(self.ranks, rank + self.difference, side="right")) - 1 for rank in self.ranks]
         return [(k, end) for k, end in enumerate(ends) if end > k and (k == 0 or ends[k - 1] < end)]
-
-    def sheet(self, title: str = "Ranks") -> Sheet:
-        rows = [
-            (name, f"{self.ranks[k]:.2f}", f"{self.low[k]:.2f} to {self.high[k]:.2f}")
-            for k, name in enumerate(self.names)
-        ]
-        apart = f"Mean ranks less than {self.difference:.2f} apart may differ by chance (Nemenyi, 5 %)."
-        notes = [f"Rank 1 is best; mean over {self.blocks} blocks, a federation with a seed each. {apart}"]
-        notes.append(f"Interval: 95 % of {RESAMPLES:,} bootstrap resamples of blocks and of the clients in them.")
-        return Sheet(title, ("method", "mean rank", "interval"), rows, notes)
-
-    def chart(self) -> Chart:
-        """Draw the critical-difference diagram: mean ranks with intervals, and a bar beside methods that may differ by chance."""
-        ranks = forest("mean rank (1 is best)", list(self.names), self.ranks, (self.low, self.high))
-        right = max(float(self.high.max()), len(self.names)) + 0.15
-        bars = [
-            Series("", np.full(2, right + 0.15 * k), np.array([first - 0.2, last + 0.2]), kind="guide")
-            for k, (first, last) in enumerate(self.alike)
-        ]
-        title = f"Beside a bar: no difference beyond chance (critical difference {self.difference:.2f})"
-        return replace(ranks, series=[*ranks.series, *bars], title=title)
 
 
 def ranking(blocks: Blocks, *, lower_is_better: bool = False, seed: int = 0) -> Ranking | None:

@@ -8,13 +8,13 @@ import os
 import numpy as np
 import pytest
 
+from fedtailor.analysis.results import find_runs, read_result, read_run
 from fedtailor.data.description import Column, Description
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.lock import is_locked, locked
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.report.material import load_material
 from fedtailor.report.page import section_text
-from fedtailor.report.results import find_runs, read_result, read_run
 from fedtailor.report.sections import sections
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedtailor.report.groups import by_federation, by_method
-from fedtailor.report.results import read_run
+from fedtailor.analysis.groups import by_federation, by_method
+from fedtailor.analysis.results import read_run
 
 
 def names(groups):

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from fedtailor.analysis.results import Result
 from fedtailor.experiment.headline import Headline
-from fedtailor.report.results import Result
 
 TESTS = {
     "seeds": "paired t-test of the mean over clients, paired by seed (equal seeds deal the same samples to the same clients)",

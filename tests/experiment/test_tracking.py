@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedtailor import Config, FedTailorError, Tracking
+from fedtailor.analysis.results import read_result
 from fedtailor.api.run import Run
-from fedtailor.report.results import read_result
 
 WORDS = [
     "data=digits",

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fedtailor.experiment.callbacks import Callback, Record
 from fedtailor.experiment.headline import Headline
-from fedtailor.report.terminal import Terminal
+from fedtailor.terminal import Terminal
 
 if TYPE_CHECKING:
     from fedtailor.experiment.simulation import Simulation

@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
-from fedtailor.experiment.config import CHOICES, TABLES
+from fedtailor.analysis.results import Result
+from fedtailor.experiment.config import flat
 from fedtailor.methods import methods
-from fedtailor.report.results import Result
 
 NO_MATTER = {"seed", "checkpoint_every", "save_models", "data.root"}  # repeat a run, or change none of its numbers
 
 Flat = dict[str, Any]
-
-
-def flat(config: Mapping[str, Any]) -> Flat:
-    """Flatten a config: `data` is the data set's name, `data.fraction` an option of it."""
-    values: Flat = {}
-    for key, value in config.items():
-        if key not in TABLES:
-            values[key] = value
-            continue
-        if key in CHOICES:
-            values[key] = Path(value["name"]).stem if key == "method" else value["name"]
-        values |= {f"{key}.{k}": v for k, v in value.items() if key not in CHOICES or k != "name"}
-        if (
-            key in CHOICES and values[key] != value["name"]
-        ):  # a file, whose path tells it from another method of that name
-            values[f"{key}.file"] = value["name"]
-    return values
 
 
 def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from fedtailor.report.ranking import ranking
+from fedtailor.analysis.ranking import ranking
+from fedtailor.report.ranks import ranks_chart, ranks_sheet
 
 
 def blocks(values: dict[str, list[float]], clients: int = 10) -> dict:
@@ -50,7 +51,8 @@ def test_methods_within_the_critical_difference_are_joined_by_a_bar():
     assert found is not None
     assert found.difference == pytest.approx(1.05, abs=0.01)  # so each only with its neighbour
     assert found.alike == [(0, 1), (1, 2), (2, 3)]
-    assert len(found.chart().series) == 4
+    assert len(ranks_chart(found).series) == 4
+    assert ranks_sheet(found).rows[0] == ("a", "1.00", "1.00 to 1.00")
 
 
 @pytest.mark.parametrize("values", [{"a": [1] * 5, "b": [2] * 5}, {"a": [1, 1], "b": [2, 2], "c": [3, 3]}])

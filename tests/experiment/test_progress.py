@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedtailor.report import progress
-from fedtailor.report.progress import GridProgress, Progress, RoundsBar, TimeLeft
+from fedtailor.experiment import progress
+from fedtailor.experiment.progress import GridProgress, Progress, RoundsBar, TimeLeft
 
 
 class Clock:

@@ -12,10 +12,9 @@ from typing import Any, Literal
 
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.callbacks import Callback, Record
-from fedtailor.experiment.config import read_toml
+from fedtailor.experiment.config import flat, read_toml
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.experiment.simulation import Simulation
-from fedtailor.report.groups import flat
 
 Log = Callable[[dict[str, float], int], None]  # a round's numbers and its step
 

@@ -1,0 +1,1 @@
+"""The numbers of finished runs: read back, grouped, tested and ranked."""

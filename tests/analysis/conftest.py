@@ -1,0 +1,1 @@
+from tests.report.conftest import make_run as make_run
