@@ -13,8 +13,7 @@ from rich.table import Table
 from fedtailor import Federation, Simulation
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.printable import cell, printable
-from fedtailor.report.sheets import escape_html, escape_latex, escape_markdown
-from fedtailor.report.tables import write_csv
+from fedtailor.report.sheets import escape_html, escape_latex, escape_markdown, write_csv
 from fedtailor.terminal import PrintableFormatter, Terminal
 
 HOSTILE = ("\x1b[2J\x1b]0;owned\x07", "a\rb\nc", "\x9b31m", "x\u202egnp.exe", "half \ud800", "\x00\x7f\u2028")

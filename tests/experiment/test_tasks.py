@@ -23,7 +23,8 @@ from fedtailor.methods import methods
 from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.cnn import CNN
 from fedtailor.nets.mlp import MLP
-from fedtailor.report.tables import comparison_csv
+from fedtailor.report.sheets import as_csv
+from fedtailor.report.tables import brief_sheet
 
 EVERY = sorted(name for name, cls in methods.classes.items() if cls.__module__.startswith("fedtailor.methods."))
 TRANSFER = {"akt_steps": 3, "akt_batch": 8}
@@ -326,7 +327,7 @@ def test_a_regression_from_a_table_runs_into_a_folder(tmp_path):
     assert not (tmp_path / "run" / "labels.json").exists()
     result = read_result(tmp_path / "run")
     assert result.clients().tolist() == [s.value("rmse") for s in run.scores.values()]
-    header, row = comparison_csv([result]).splitlines()
+    header, row = as_csv(brief_sheet([result])).splitlines()
     assert header.startswith("method,RMSE (mean of clients),best round (chosen on test data),worst decile")
     assert row.split(",")[1] == f"{run.metrics[-1]['rmse_mean']:.4g}"
     worse = dataclasses.replace(result, records=[{**r, "rmse_mean": r["rmse_mean"] + 1} for r in result.records])

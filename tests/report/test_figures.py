@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 
-from fedtailor import Federation, Simulation
 from fedtailor.papers import landscape
 from fedtailor.papers.comparison import comparison_of
 from fedtailor.papers.grid import RunGrid, carry_on
 from fedtailor.papers.presets import find
 from fedtailor.papers.scale import Scale
-from fedtailor.report.figures import accuracy_by_label, draw_figures, telling_client
+from fedtailor.report.figures import draw_figures
 
 pytestmark = pytest.mark.usefixtures("rendered")
 
@@ -51,16 +49,3 @@ def test_each_figure_of_a_preset_is_drawn_in_both_formats(name, scale, figures, 
 def test_a_figure_without_runs_is_left_out(tmp_path):
     preset = find("pgfedsplit/fig5")
     assert draw_figures(comparison_of(RunGrid(preset, tmp_path), "", {}), tmp_path) == []
-
-
-def test_accuracy_by_label_counts_every_label_of_all_clients(federation: Federation):
-    simulation = Simulation(federation, "fedavg", "mlp", rounds=1).run()
-    found = accuracy_by_label(simulation, simulation.personal(0))
-    labels = np.concatenate([c.test.y.numpy() for c in federation.clients])
-    counts = np.bincount(labels, minlength=federation.classes)
-    right = sum(s.correct for s in simulation.scores.values())
-    assert np.nansum(found * counts) == pytest.approx(right)
-
-
-def test_the_telling_client_lacks_a_label_but_has_most_others():
-    assert telling_client(np.array([[5, 5, 5], [9, 0, 0], [1, 1, 0]])) == 2

@@ -19,7 +19,8 @@ from fedtailor.report.interactive import plotly_chart
 from fedtailor.report.material import load_material
 from fedtailor.report.page import page
 from fedtailor.report.sections import sections
-from fedtailor.report.tables import comparison_sheets, comparison_table
+from fedtailor.report.sheets import as_rich
+from fedtailor.report.tables import brief_sheet, comparison_sheets
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_a_best_round_says_on_which_samples_it_was_chosen(make_run, tmp_path):
     (sheet,) = comparison_sheets(load_material([honest, make_run("b", "seed=1")]))
     assert "best round (chosen on test data)" in sheet.header
     console = Console(width=200, file=io.StringIO())
-    console.print(comparison_table([read_result(tmp_path / "b")]))
+    console.print(as_rich(brief_sheet([read_result(tmp_path / "b")])))
     assert "chosen on test data" in console.file.getvalue()
 
 

@@ -16,7 +16,7 @@ from fedtailor.report.material import load_material
 from fedtailor.report.page import page, section_text
 from fedtailor.report.sections import Section, sections
 from fedtailor.report.sheets import Best, as_latex, as_markdown, as_rich
-from fedtailor.report.tables import brief_sheet, comparison_numbers, comparison_sheets, comparison_table
+from fedtailor.report.tables import brief_sheet, comparison_numbers, comparison_sheets
 
 
 def comparison(tmp_path, baseline=""):
@@ -89,7 +89,7 @@ def test_long_options_leave_room_for_the_numbers_in_a_narrow_terminal(make_run, 
     make_run("b", "method=heart", accuracy=[0.5, 0.5])
     make_run("c", "method=pgfedsplit", accuracy=[0.5, 0.75])
     console = Console(width=80, file=io.StringIO())
-    console.print(comparison_table(read_results(tmp_path)))
+    console.print(as_rich(brief_sheet(read_results(tmp_path))))
     (row,) = (line for line in console.file.getvalue().splitlines() if "pgfedsplit" in line)
     assert "74.00" in row
     assert "pgd_steps=2" in console.file.getvalue()

@@ -30,9 +30,10 @@ class Results:
         """Return a table with one row per method, best first: accuracy (mean of clients, best round, worst decile), bytes, seconds."""
         import pandas as pd
 
-        from fedtailor.report.tables import comparison_csv
+        from fedtailor.report.sheets import as_csv
+        from fedtailor.report.tables import brief_sheet
 
-        return pd.read_csv(io.StringIO(comparison_csv(self.results)))
+        return pd.read_csv(io.StringIO(as_csv(brief_sheet(self.results))))
 
     def clients(self, *, baseline: str = "") -> pd.DataFrame:
         """Return a table with one row per client under the best method, against `baseline` (by default `local`)."""

@@ -25,7 +25,8 @@ from fedtailor.extras import can_draw
 from fedtailor.files import replace_text
 from fedtailor.methods import Method
 from fedtailor.report.clients import client_picture
-from fedtailor.report.tables import comparison_csv
+from fedtailor.report.sheets import as_csv
+from fedtailor.report.tables import brief_sheet
 from fedtailor.robust import RobustMean
 from fedtailor.tuning.tune import TUNING
 
@@ -101,7 +102,7 @@ class Study(Results):
     def write(self) -> None:
         """Write the table and the pictures of all runs."""
         results = self.results
-        replace_text(self.path / "table.csv", comparison_csv(results))
+        replace_text(self.path / "table.csv", as_csv(brief_sheet(results)))
         if can_draw():
             self.plot()
             client_picture(results, self.path / "clients.png")

@@ -37,7 +37,8 @@ def compare(
         from fedtailor.experiment.config import overridden
         from fedtailor.experiment.progress import Progress
         from fedtailor.report.data_summary import DataSummary
-        from fedtailor.report.tables import comparison_table
+        from fedtailor.report.sheets import as_rich
+        from fedtailor.report.tables import brief_sheet
         from fedtailor.tuning.tune import TUNING
     named, given = split_methods(words)
     methods, values, numbers = named or list(USUAL), overridden(*config_file(given)), _seeds(seeds)
@@ -60,7 +61,7 @@ def compare(
     if study.state != "finished":
         say_how_to_go_on(out, folder)
         raise typer.Exit(130)
-    console.print(comparison_table(study.results))
+    console.print(as_rich(brief_sheet(study.results)))
     show_clients(study.results)
     pictures = [folder / name for name in ("accuracy.png", "clients.png") if (folder / name).exists()]
     drawn = f"Pictures: {', '.join(map(str, pictures))}\n" if pictures else ""

@@ -52,7 +52,8 @@ def show(
     with importing():
         from fedtailor.experiment.run_folder import RunFolder
         from fedtailor.report.material import load_material
-        from fedtailor.report.tables import comparison_table
+        from fedtailor.report.sheets import as_rich
+        from fedtailor.report.tables import brief_sheet
         from fedtailor.terminal import curve
     material = load_material([folder], baseline)
     if not material.evaluated:
@@ -62,7 +63,7 @@ def show(
         results = [r for r in runs if r.evaluated]
         if results:
             several = len(material.federations) > 1
-            console.print(comparison_table(results, title if several else ""))
+            console.print(as_rich(brief_sheet(results, title if several else "")))
             show_clients(results, baseline, clients)
         for result in results:
             steps, values = result.curve()

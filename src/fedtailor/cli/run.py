@@ -65,13 +65,14 @@ def run(
 
 def conclude(run: Run) -> None:
     """Show a run's table and where its files are; an interrupted run ends the command and says how to resume."""
-    from fedtailor.report.tables import comparison_table
+    from fedtailor.report.sheets import as_rich
+    from fedtailor.report.tables import brief_sheet
 
     if run.state == "interrupted":
         console.print(f"Interrupted. Carry on with:  {run.folder.how_to_resume}", soft_wrap=True)
         raise typer.Exit(130)
     if any(record["loss"] is not None for record in run.metrics):
-        console.print(comparison_table(run.results))
+        console.print(as_rich(brief_sheet(run.results)))
     else:
         console.print(
             "No scores: the run's privacy rules keep them at the sites (privacy.scores=plain lets them leave)."

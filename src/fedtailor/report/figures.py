@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch import nn
 
 from fedtailor.analysis.results import Result, read_result
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.onboarding import finished_simulation
-from fedtailor.experiment.simulation import Simulation
 from fedtailor.files import replacing
 from fedtailor.learning.similarity import label_similarity
+from fedtailor.papers.by_label import accuracy_by_label, telling_client
 from fedtailor.papers.comparison import Comparison
 from fedtailor.papers.landscape import axis, surface_of
 from fedtailor.papers.measures import MEASURES
@@ -144,25 +143,6 @@ def by_label_figure(comparison: Comparison) -> Figure | None:
     held = Chart("label", "training samples", [samples], title=f"labels of client {client}, {column}")
     title = f"the personal model of client {client} on all clients' test samples"
     return panels([held, Chart("label", "accuracy on the label (%)", bars, title=title)])
-
-
-def telling_client(counts: np.ndarray) -> int:
-    """Return the client with most labels among those that lack one, which shows labels with few and with no samples."""
-    held = (counts > 0).sum(axis=1)
-    return int(np.argmax(np.where(held < counts.shape[1], held, -1)))
-
-
-@torch.inference_mode()
-def accuracy_by_label(simulation: Simulation, model: nn.Module) -> np.ndarray:
-    """Return the accuracy on each label over all clients' test samples; NaN for a label without samples."""
-    model.eval()
-    right, total = (torch.zeros(simulation.federation.classes, dtype=torch.float64) for _ in range(2))
-    for i, client in enumerate(simulation.federation.clients):
-        for x, y in simulation.worker.samples(client.test, (i, "test")).chunks():
-            hits = (model(x).argmax(1) == y).double().cpu()
-            right.index_add_(0, y.cpu(), hits)
-            total.index_add_(0, y.cpu(), torch.ones_like(hits))
-    return (right / total).numpy()
 
 
 def surface_figure(comparison: Comparison) -> Figure | None:

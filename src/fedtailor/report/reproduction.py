@@ -12,8 +12,7 @@ from fedtailor.papers.comparison import Comparison
 from fedtailor.papers.presets import Preset, presets
 from fedtailor.papers.reproduction import FILE, FULL, ReproducedCell, Reproduction, ranks
 from fedtailor.report.charts import Chart, Series
-from fedtailor.report.sheets import Sheet, as_markdown, escape_markdown
-from fedtailor.report.tables import write_csv
+from fedtailor.report.sheets import Sheet, as_markdown, escape_markdown, write_csv
 
 HEADER = ("method", "measured", "published", "difference", "rank", "published rank")
 FIELDS = (

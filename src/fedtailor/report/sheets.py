@@ -1,17 +1,19 @@
-"""A table of text as HTML, Markdown, LaTeX or for the terminal, with all users' text escaped."""
+"""A table of text for Markdown, LaTeX, CSV and the terminal, with all users' text escaped; `templates` has it as HTML."""
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
 from rich.table import Table
 from rich.text import Text
 
-from fedtailor.printable import printable
+from fedtailor.printable import cell, printable
 
 WORDS = {"\\": "textbackslash", "~": "textasciitilde", "^": "textasciicircum", "<": "textless", ">": "textgreater"}
 SIGNS = {"±": r"\pm", "×": r"\times", "→": r"\to", "ρ": r"\rho", "−": "-"}
@@ -76,6 +78,17 @@ def as_rich(sheet: Sheet) -> Table:
         lines = fill(printable(name), WIDEST, break_on_hyphens=False)
         table.add_row(Text(lines), *(Text(printable(c), "bold" if isinstance(c, Best) else "") for c in cells))
     return table
+
+
+def as_csv(sheet: Sheet) -> str:
+    return write_csv([sheet.header, *sheet.rows])
+
+
+def write_csv(rows: Iterable[Sequence[object]]) -> str:
+    """Write rows as CSV in which no text can act as a formula or a terminal command."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([cell(v) if isinstance(v, str) else v for v in row] for row in rows)
+    return text.getvalue()
 
 
 def escape_html(text: object) -> str:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
-from rich.table import Table
 
 from fedtailor.analysis.groups import NO_MATTER, by_method, differing
 from fedtailor.analysis.results import Result
 from fedtailor.analysis.significance import TESTS, Verdict, against, choose_baseline, ranked
 from fedtailor.experiment.config import flat
 from fedtailor.experiment.headline import Headline, Statistic
-from fedtailor.printable import cell
 from fedtailor.report.attack import attack_notes, backdoor_success
 from fedtailor.report.material import Material
 from fedtailor.report.privacy import epsilon, privacy_notes, sample_epsilon
-from fedtailor.report.sheets import Best, Sheet, as_rich
+from fedtailor.report.sheets import Best, Sheet, write_csv
 
 Groups = Mapping[str, Sequence[Result]]
 BRIEF: tuple[Statistic, ...] = ("mean", "best", "worst")  # what fits on a terminal
 WHOLE: tuple[Statistic, ...] = ("mean", "pooled", "best", "worst", "spread")
+STATISTICS = (
+    "Worst decile: mean over the tenth of clients that fare worst. Spread: standard deviation over clients. "
+    "Bytes: both ways, all clients together."
+)
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,12 @@ def readable_bytes(count: float) -> str:
 BYTES = Aspect("bytes per round", lambda r: r.bytes_per_round, lambda v: readable_bytes(float(v.mean())))
 PACE = Aspect("seconds per round", lambda r: r.seconds / len(r.records), lambda v: f"{v.mean():.3g}")
 COSTS = (BYTES, PACE)
-BACKDOOR = Aspect("backdoor success", backdoor_success, Headline().written)
-EPSILON = Aspect("ε of clients", epsilon, lambda v: f"{v.mean():.3g}" if np.isfinite(v).all() else "—")
-SAMPLE_EPSILON = Aspect("ε of samples", sample_epsilon, lambda v: f"{v.max():.3g}" if np.isfinite(v).all() else "—")
 SECONDS = Aspect("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
+RISKS = (  # shown where a run has them
+    Aspect("backdoor success", backdoor_success, Headline().written),
+    Aspect("ε of clients", epsilon, lambda v: f"{v.mean():.3g}" if np.isfinite(v).all() else "—"),
+    Aspect("ε of samples", sample_epsilon, lambda v: f"{v.max():.3g}" if np.isfinite(v).all() else "—"),
+)
 
 
 def aspect(metric: Headline, statistic: Statistic, *, validated: bool = False) -> Aspect:
@@ -82,9 +84,8 @@ def aspect(metric: Headline, statistic: Statistic, *, validated: bool = False) -
 def aspects(results: Sequence[Result], metric: Headline, wanted: Sequence[Statistic], *costs: Aspect) -> list[Aspect]:
     """Return the columns of a comparison."""
     validated = bool(results) and all(any(k.startswith("validation_") for k in r.last) for r in results)
-    tricked = [BACKDOOR] if any(np.isfinite(backdoor_success(r)) for r in results) else []
-    spent = [a for a in (EPSILON, SAMPLE_EPSILON) if np.isfinite(a.numbers(results)).any()]
-    return [*(aspect(metric, s, validated=validated) for s in wanted), *tricked, *spent, *costs]
+    risks = [risk for risk in RISKS if np.isfinite(risk.numbers(results)).any()]
+    return [*(aspect(metric, s, validated=validated) for s in wanted), *risks, *costs]
 
 
 def brief_sheet(results: Sequence[Result], title: str = "") -> Sheet:
@@ -92,23 +93,10 @@ def brief_sheet(results: Sequence[Result], title: str = "") -> Sheet:
     metric = results[0].metric
     columns = aspects(results, metric, BRIEF, BYTES, SECONDS)
     groups = ranked(by_method(results), metric)
-    names = [f"{name} ({left})" if (left := _unfinished(runs)) else name for name, runs in groups.items()]
+    names = [f"{name}{_unfinished(runs)}" for name, runs in groups.items()]
     rows = list(zip(names, *(column.cells(groups) for column in columns), strict=True))
-    return Sheet(
-        title,
-        ("method", *(column.title for column in columns)),
-        rows,
-        [*attack_notes(results), *privacy_notes(results)],
-    )
-
-
-def comparison_table(results: Sequence[Result], title: str = "") -> Table:
-    return as_rich(brief_sheet(results, title))
-
-
-def comparison_csv(results: Sequence[Result]) -> str:
-    sheet = brief_sheet(results)
-    return write_csv([sheet.header, *sheet.rows])
+    notes = [*attack_notes(results), *privacy_notes(results)]
+    return Sheet(title, ("method", *(column.title for column in columns)), rows, notes)
 
 
 def comparison_sheets(material: Material) -> list[Sheet]:
@@ -120,22 +108,18 @@ def comparison_sheet(title: str, results: Sequence[Result], material: Material) 
     """Return every column for runs on the same clients, and whether the best method (or the baseline) leads by more than chance."""
     evaluated = [r for r in results if r.evaluated]
     empty = "; ".join(f"{r.method}, seed {r.seed} ({r.progress})" for r in results if not r.evaluated)
-    notes = [
-        *material.scale(results),
-        *attack_notes(results),
-        *privacy_notes(results),
-        *([f"Without an evaluated round, so not in the table: {empty}."] if empty else []),
-    ]
+    notes = [*material.scale(results), *attack_notes(results), *privacy_notes(results)]
+    notes += [f"Without an evaluated round, so not in the table: {empty}."] if empty else []
     if not evaluated:
         return Sheet(title, ("method",), [], notes)
     columns = aspects(evaluated, material.metric, WHOLE, *COSTS)
     groups, base, verdicts = _tested(evaluated, material)
     role = "baseline" if base and base == material.baseline else "best"
-    counts = [f"{len(runs)} ({left})" if (left := _unfinished(runs)) else str(len(runs)) for runs in groups.values()]
+    counts = [f"{len(runs)}{_unfinished(runs)}" for runs in groups.values()]
     against = [role if name == base else str(verdicts.get(name, "—")) for name in groups]
     rows = list(zip(groups, counts, *(c.cells(groups) for c in columns), against, strict=True))
     header = ("method", "runs", *(c.title for c in columns), f"against the {role}")
-    notes += [*_meaning(groups, material.metric), *_tests(verdicts, role)]
+    notes += [_meaning(groups, material.metric), STATISTICS, *_tests(verdicts, role)]
     return Sheet(title, header, rows, notes, left=2)
 
 
@@ -154,13 +138,6 @@ def comparison_numbers(material: Material) -> str:
             row |= dict(zip(("p", "pairs", "paired over"), test, strict=True))
             rows.append(row | {"note": " ".join(material.scale(results))})
     return write_csv([list(rows[0]), *(list(row.values()) for row in rows)] if rows else [])
-
-
-def _tested(results: Sequence[Result], material: Material) -> tuple[dict[str, list[Result]], str, dict[str, Verdict]]:
-    """Return the runs of each method, the method that all are tested against, and the verdicts."""
-    groups = ranked(by_method(results), material.metric)
-    base = choose_baseline(groups, material.metric, material.baseline)
-    return groups, base, against(groups, base, material.metric)
 
 
 def parameter_sheets(results: Sequence[Result]) -> list[Sheet]:
@@ -182,27 +159,24 @@ def parameter_sheets(results: Sequence[Result]) -> list[Sheet]:
     ]
 
 
-def write_csv(rows: Iterable[Sequence[object]]) -> str:
-    """Write rows as CSV in which no text can act as a formula or a terminal command."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([cell(v) if isinstance(v, str) else v for v in row] for row in rows)
-    return text.getvalue()
+def _tested(results: Sequence[Result], material: Material) -> tuple[dict[str, list[Result]], str, dict[str, Verdict]]:
+    """Return the runs of each method, the method that all are tested against, and the verdicts."""
+    groups = ranked(by_method(results), material.metric)
+    base = choose_baseline(groups, material.metric, material.baseline)
+    return groups, base, against(groups, base, material.metric)
 
 
 def _unfinished(runs: Sequence[Result]) -> str:
-    return ", ".join(run.progress for run in runs if not run.finished)
+    left = ", ".join(run.progress for run in runs if not run.finished)
+    return f" ({left})" if left else ""
 
 
-def _meaning(groups: Groups, metric: Headline) -> list[str]:
+def _meaning(groups: Groups, metric: Headline) -> str:
     percent = " in percent" if metric.unit else ""
     several = "; ± is the standard deviation over runs" if any(len(runs) > 1 for runs in groups.values()) else ""
     better = " Lower is better." if metric.lower_is_better else ""
     bold = " Bold: the best of the finished methods." if len(groups) > 1 else ""
-    return [
-        f"{metric.heading}{percent}, of the last evaluated round but for the best{several}.{better}{bold}",
-        "Worst decile: mean over the tenth of clients that fare worst. Spread: standard deviation over clients. "
-        "Bytes: both ways, all clients together.",
-    ]
+    return f"{metric.heading}{percent}, of the last evaluated round but for the best{several}.{better}{bold}"
 
 
 def _tests(verdicts: Mapping[str, Verdict], role: str) -> list[str]:
