@@ -49,13 +49,15 @@ def ranking(blocks: Blocks, *, lower_is_better: bool = False, seed: int = 0) -> 
     sign = 1.0 if lower_is_better else -1.0
     values = [sign * np.stack([block[name] for name in methods]) for block in blocks.values()]
 
-    def mean_ranks(sampled: Sequence[np.ndarray]) -> np.ndarray:
-        return np.asarray(stats.rankdata([np.nanmean(v, axis=1) for v in sampled], axis=1).mean(axis=0))
+    def mean_ranks(means: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+        """Return the mean ranks in each list of blocks, given the mean of each method over a block's clients."""
+        return np.asarray(stats.rankdata(means, axis=-1).mean(axis=-2))
 
-    ranks, rng = mean_ranks(values), np.random.default_rng(seed)
-    resampled = np.stack(
+    (ranks,) = mean_ranks([[np.nanmean(v, axis=1) for v in values]])
+    rng = np.random.default_rng(seed)
+    resampled = mean_ranks(  # ranked all at once: one call each would take seconds
         [
-            mean_ranks([v[:, rng.integers(v.shape[1], size=v.shape[1])] for v in (values[b] for b in chosen)])
+            [np.nanmean(v[:, rng.integers(v.shape[1], size=v.shape[1])], axis=1) for v in (values[b] for b in chosen)]
             for chosen in rng.integers(len(values), size=(RESAMPLES, len(values)))
         ]
     )
