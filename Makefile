@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 PYTHON ?= python3
+# Compiled modules are kept, whatever the environment says: every worker of the tests and every process they start would compile all anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test slow pages network lint docs bench clean
 
