@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -29,7 +30,8 @@ def template(name: str) -> Template:
 
 
 def markdown(name: str, **values: Any) -> str:
-    return template(name).render(values).strip() + "\n"
+    """Render a Markdown page, with one blank line where parts that are not there would leave several."""
+    return re.sub(r"\n{3,}", "\n\n", template(name).render(values)).strip() + "\n"
 
 
 def _table(sheet: Sheet, level: int = 2) -> Markup:
