@@ -30,6 +30,18 @@ def numpy_stream(seed: int, *keys: Key) -> np.random.Generator:
     return np.random.default_rng(derive(seed, *keys))
 
 
+def global_state() -> list[torch.Tensor]:
+    """Where torch's global generators are, that of the CPU first."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])]
+
+
+def set_global_state(state: list[torch.Tensor]) -> None:
+    """Put torch's global generators back to where they were."""
+    torch.set_rng_state(state[0])
+    if len(state) > 1:
+        torch.cuda.set_rng_state_all(state[1:])
+
+
 @contextmanager
 def seeded(seed: int, *keys: Key) -> Iterator[None]:
     """Seed torch's global generator (initial weights, dropout) from a named stream, and restore it afterwards."""

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from fedtailor import Config, FedTailorError
 from fedtailor.engines import WorkerLost
 from fedtailor.experiment.journal import Journal
-from fedtailor.experiment.run import Stop, resume, start
+from fedtailor.experiment.run import Stop, carry_out, resume, simulation_of, start
 from fedtailor.experiment.run_folder import RunFolder, read_lines
 from fedtailor.files import Unwritable
 from fedtailor.learning.scoring import score
@@ -68,9 +68,9 @@ def whole(uninterrupted, tmp_path) -> Path:
     return shutil.copytree(uninterrupted, tmp_path / "whole")
 
 
-@pytest.mark.parametrize("method", ["fedrep", "fedavg-ft"])
-def test_a_run_stopped_and_resumed_ends_to_the_bit_like_one_never_stopped(tmp_path, method):
-    extra = [f"method={method}", "engine=auto"] + (["method.ft_epochs=2"] if method == "fedavg-ft" else [])
+@pytest.mark.parametrize(("method", "engine"), [("fedrep", "auto"), ("fedavg-ft", "auto"), ("fedrep", "stacked")])
+def test_a_run_stopped_and_resumed_ends_to_the_bit_like_one_never_stopped(tmp_path, method, engine):
+    extra = [f"method={method}", f"engine={engine}"] + (["method.ft_epochs=2"] if method == "fedavg-ft" else [])
     start(config(*extra), tmp_path / "whole")
     stop = Stop()
 
@@ -81,6 +81,24 @@ def test_a_run_stopped_and_resumed_ends_to_the_bit_like_one_never_stopped(tmp_pa
     assert json.loads((tmp_path / "parts" / "status.json").read_text())["state"] == "interrupted"
     resume(tmp_path / "parts")
     assert same_runs(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_run_of_the_stacked_engine_goes_on_with_no_other(tmp_path):
+    start(config("engine=stacked", "rounds=1"), tmp_path / "run")
+    carry_out(config("engine=stacked", "rounds=1", "workers=1"), tmp_path / "run")
+    with pytest.raises(FedTailorError, match="engine"):
+        carry_out(config("engine=inline", "rounds=1"), tmp_path / "run")
+
+
+def test_a_faster_engine_is_named_once_where_many_clients_have_a_small_net(caplog, monkeypatch):
+    monkeypatch.setattr("fedtailor.engines.LONG", 0.01)
+    words = ["partition=iid", "net=mlp", "data.fraction=0.2", "engine=auto", "workers=1", "rounds=2"]
+    for more in (["clients=4"], ["clients=20", "net.hidden=[2000]"], ["clients=20", "engine=inline"]):
+        simulation_of(Config.load(words=[*words, *more])).close()
+    assert "stacked" not in caplog.text
+    for _ in range(2):
+        simulation_of(Config.load(words=[*words, "clients=20"])).close()
+    assert caplog.text.count("engine=stacked trains many such clients as one") == 1
 
 
 def test_resuming_falls_back_to_the_checkpoint_before_a_damaged_one(whole, tmp_path, caplog):

@@ -274,9 +274,9 @@ def test_training_on_some_samples_is_that_of_a_client_which_has_no_others(federa
     assert client.samples is whole
     alone.samples = kept
     alone.train(getattr(alone.net(), part), epochs=3, average=2)
-    assert torch.equal(client._nets["model"].all.vector, alone._nets["model"].all.vector)
+    assert torch.equal(client.nets["model"].all.vector, alone.nets["model"].all.vector)
     client.train(getattr(client.net(), part), epochs=3, average=2)
-    assert not torch.equal(client._nets["model"].all.vector, alone._nets["model"].all.vector)
+    assert not torch.equal(client.nets["model"].all.vector, alone.nets["model"].all.vector)
 
 
 def test_training_on_some_samples_and_on_features_cannot_both_be_asked_for(federation):

@@ -15,7 +15,7 @@ from fedtailor.data.client_data import Split
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.simulation import Simulation
-from fedtailor.learning.modules import Modules
+from fedtailor.learning.modules import Initial, Modules
 from fedtailor.learning.samples import Samples
 from fedtailor.methods import Method
 from fedtailor.nets.net import Net, Part
@@ -133,12 +133,8 @@ class Subject:
         """The run's net with PyTorch's own layers, through which gradients of gradients flow."""
         return self._lent[0]
 
-    @property
-    def _initial(self) -> Tensor:
-        return self._lent[1]
-
     @cached_property
-    def _lent(self) -> tuple[Net, Tensor]:
+    def _lent(self) -> tuple[Net, Initial]:
         own = self.simulation.worker.modules
         plain = replace(self.protocol, fast="off")
         return Modules(own.architecture, own.head, self.task, plain, own.carry_buffers).lend("audit")
@@ -159,7 +155,7 @@ class Subject:
         """
         part = self.part(entry, vector)
         if part is not None:
-            statistics, weights = self._initial.split([len(self.net.local_buffers), len(self.net.all)])
+            statistics, weights = self._lent[1]
             own = self.simulation.state(client).get("buffers.model", statistics)
             self.net.local_buffers.copy_(own if own.shape == statistics.shape else statistics)
             self.net.all.vector = weights

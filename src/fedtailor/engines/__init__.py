@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+import torch
+
 from fedtailor.engines.allocator import keep_freed_memory
 from fedtailor.engines.base import Engine, Outcome, WorkerLost
 from fedtailor.engines.inline import Inline
@@ -13,10 +15,11 @@ from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.learning.cores import cores
 
-NAMES = ("auto", "inline", "processes", "ray")
+NAMES = ("auto", "inline", "stacked", "processes", "ray")
 STEP = 1e-3  # seconds per SGD step of a small net
 FLOPS = 2e10  # multiplications and additions per second of one core in small batches
 WORTHWHILE = 0.02, 0.5  # seconds of work per round, and in all rounds, above which more processes pay off
+MANY, LONG = 16, 20.0  # clients per round, and seconds of a whole run, from which on `stacked` is worth a word
 
 
 def start_engine(name: str, worker: Worker, workers: int = 0, ray_address: str = "") -> Engine:
@@ -28,13 +31,17 @@ def start_engine(name: str, worker: Worker, workers: int = 0, ray_address: str =
     keep_freed_memory()
     if name == "ray":
         return _ray(worker, workers, ray_address)
+    if name == "stacked":
+        from fedtailor.engines.stack import Stack
+
+        worker.stack = Stack()
     possible = hasattr(socket, "send_fds")
     if name == "processes" and not possible:
         raise FedTailorError(
             "engine=processes needs to pass files between processes, which this system cannot. Use engine=inline."
         )
     workers = workers or max(1, cores() // worker.protocol.threads)
-    if name == "processes" or (name == "auto" and possible and workers > 1 and _pays(worker)):
+    if name == "processes" or (name in ("auto", "stacked") and possible and workers > 1 and _pays(worker)):
         return Processes(worker, workers)
     return Inline(worker)
 
@@ -49,15 +56,34 @@ def _ray(worker: Worker, workers: int, address: str) -> Engine:
     return RayActors(worker, workers, cores(), address)
 
 
-def _pays(worker: Worker) -> bool:
-    protocol, clients = worker.protocol, worker.federation.clients
-    if protocol.device != "cpu" or protocol.threads > 1 or len(clients) < 2:
+def stacking_pays(worker: Worker) -> bool:
+    """Whether `stacked` would save a user's time: many clients with a small net, in a run of some length."""
+    clients, protocol = worker.federation.clients, worker.protocol
+    takers = len(clients) * protocol.join_range[0]
+    if protocol.device != "cpu" or takers < MANY or _seconds(worker) * protocol.rounds < LONG:
         return False
-    of_each = [protocol.steps * protocol.batch or len(c.train) * max(1, protocol.epochs) for c in clients]
-    samples = sum(of_each) * protocol.join_range[1]
+    from fedtailor.nets.stackable import stackable
+
+    samples = next((worker.samples(c.train, (i, "train")) for i, c in worker.clients.items() if len(c.train)), None)
     net, _ = worker.modules.lend("model")
-    seconds = samples / protocol.batch * STEP + samples * 6 * len(net.all) / FLOPS
+    return samples is not None and stackable(net, samples.take(torch.tensor([0]))[0]) is not None
+
+
+def _pays(worker: Worker) -> bool:
+    protocol = worker.protocol
+    if protocol.device != "cpu" or protocol.threads > 1 or len(worker.federation.clients) < 2:
+        return False
+    seconds = _seconds(worker)
     return seconds > WORTHWHILE[0] and seconds * protocol.rounds > WORTHWHILE[1]
 
 
-__all__ = ["NAMES", "Engine", "Inline", "Outcome", "Processes", "Work", "WorkerLost", "start_engine"]
+def _seconds(worker: Worker) -> float:
+    """About how long one core takes for a round, one client after the other."""
+    protocol, clients = worker.protocol, worker.federation.clients
+    of_each = [protocol.steps * protocol.batch or len(c.train) * max(1, protocol.epochs) for c in clients]
+    samples = sum(of_each) * protocol.join_range[1]
+    net, _ = worker.modules.lend("model")
+    return samples / protocol.batch * STEP + samples * 6 * len(net.all) / FLOPS
+
+
+__all__ = ["NAMES", "Engine", "Inline", "Outcome", "Processes", "Work", "WorkerLost", "stacking_pays", "start_engine"]

@@ -15,4 +15,4 @@ class Inline(Engine):
         self.worker = worker
 
     def call(self, work: Work, round: int, clients: Iterable[int], send: Send) -> dict[int, Outcome]:
-        return {i: self.worker.serve(work, i, round, send(i)) for i in sorted(clients)}
+        return dict(self.worker.serve_all(work, round, sorted(clients), send))

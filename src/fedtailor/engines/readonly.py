@@ -29,11 +29,15 @@ class ReadOnlyPayloads:
         """Yield a list that names, after the context is left, the entries that were written into."""
         known = self._known if call == self._call else {}
         before = {name: self._fingerprint(tensor, known.get(id(tensor))) for name, tensor in payload.items()}
+        self._remember(call, payload, before)  # clients that are served side by side enter before the first leaves
         written: list[str] = []
         yield written
         after = {name: fingerprint(tensor) for name, tensor in payload.items()}
         written.extend(name for name in payload if before[name] != after[name])
-        self._call, self._known = call, {id(tensor): (tensor, after[name]) for name, tensor in payload.items()}
+        self._remember(call, payload, after)
+
+    def _remember(self, call: Hashable, payload: Mapping[str, Tensor], found: Mapping[str, Fingerprint]) -> None:
+        self._call, self._known = call, {id(tensor): (tensor, found[name]) for name, tensor in payload.items()}
 
     def _fingerprint(self, tensor: Tensor, known: tuple[Tensor, Fingerprint] | None) -> Fingerprint:
         if known is not None and known[0] is tensor and known[1][0] == version(tensor):

@@ -162,12 +162,15 @@ class Service:
         return reply, up
 
     def _serve(self, plain: dict[str, Any], tensors: Numbered) -> Iterator[tuple[int, Outcome]]:
+        entries = {i: own for owner, i, own in plain["contents"] if owner == self.number}
         held: dict[int, Tensor] = {}  # the previous client's payload: what goes to everyone is read once
-        for owner, i, entries in plain["contents"]:
-            if owner == self.number:
-                held = {k: held[k] if k in held else tensors[k].to(self.worker.protocol.device) for _, k in entries}
-                payload = {name: held[k] for name, k in entries}
-                yield i, self.worker.serve(Work(plain["work"]), i, plain["round"], payload)
+
+        def send(i: int) -> Payload:
+            nonlocal held
+            held = {k: held[k] if k in held else tensors[k].to(self.worker.protocol.device) for _, k in entries[i]}
+            return {name: held[k] for name, k in entries[i]}
+
+        return self.worker.serve_all(Work(plain["work"]), plain["round"], entries, send)
 
 
 def _plain(outcome: Outcome, tensors: list[Tensor]) -> dict[str, Any]:

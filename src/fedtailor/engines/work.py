@@ -47,6 +47,11 @@ class Work(StrEnum):
         return self in (Work.FIT_AND_SCORE, Work.SCORE, Work.SYNC_AND_SCORE)
 
     @property
+    def computes(self) -> bool:
+        """Whether the method is at work on samples."""
+        return self.trains or self.scores or self.changes_state
+
+    @property
     def sums(self) -> bool:
         """Whether it is a message of a secure sum."""
         return self in (Work.ADVERTISE, Work.SHARE, Work.UNMASK)

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +17,7 @@ from fedtailor.attacks.backdoor import SUCCESS
 from fedtailor.data.client_data import ClientData, Split
 from fedtailor.data.federation import Federation
 from fedtailor.data.task import Task
-from fedtailor.engines.base import Outcome
+from fedtailor.engines.base import Outcome, Send
 from fedtailor.engines.readonly import ReadOnlyPayloads, kept_apart
 from fedtailor.engines.states import States
 from fedtailor.engines.work import Work
@@ -37,6 +39,7 @@ from fedtailor.privacy.secure_sum.ring import OutOfRange
 from fedtailor.randomness import Key, seeded
 
 if TYPE_CHECKING:
+    from fedtailor.engines.stack import Stack
     from fedtailor.privacy.secure_sum.contributors import Contributors
 
 SENT = "sent."  # before the name of an entry in a client's state, which was masked when it was sent
@@ -71,6 +74,7 @@ class Worker:
         self.budgets: Mapping[int, Budget] = {}  # of clients that protect single samples
         self.draws: Draws | None = None
         self.sums = sums
+        self.stack: Stack | None = None  # serves clients side by side
         buffers = method.bn_buffers if protocol.bn_buffers == "method" else protocol.bn_buffers
         self.modules = Modules(net, head, federation.task, protocol, carry_buffers=buffers == "average")
         self.metrics = selected(federation.task, protocol.metrics, protocol.select_by)
@@ -107,6 +111,20 @@ class Worker:
         if key not in self._samples:
             self._samples[key] = Samples(split, self.federation, self.protocol, ready=self.ready)
         return self._samples[key]
+
+    def serve_all(self, work: Work, round: int, clients: Iterable[int], send: Send) -> Iterator[tuple[int, Outcome]]:
+        """Do the part of some clients in an engine's call: one after the other, or side by side."""
+
+        def job(id: int) -> Outcome:
+            return self.serve(work, id, round, send(id))
+
+        if self.stack is None or not work.computes:
+            for id in clients:
+                yield id, job(id)
+            return
+        net, _ = self.modules.lend("model")
+        for some in _cut(clients, self.stack.size(net)):
+            yield from self.stack.serve((id, partial(job, id)) for id in some)
 
     def serve(self, work: Work, id: int, round: int, payload: Payload) -> Outcome:
         """Do one client's part of an engine's call."""
@@ -162,7 +180,7 @@ class Worker:
                 seeded(self.protocol.seed, *client.keys, "personal"),
             ):
                 model = self.method.personal(client, lent)
-            result = self._scored(model, id)
+            result = self._scored(model, client)
         if self.sums is not None:
             up = self._masked(client, inbox, up, payload)
         return Outcome(up, len(client.samples), loss, result, told)
@@ -191,7 +209,7 @@ class Worker:
         if not len(self.clients[id].test) and not self.clients[id].validation:
             return Outcome(score=Score())
         client = self._client(id, round, "evaluate")
-        result = self._scored(self._personal(client, payload), id)
+        result = self._scored(self._personal(client, payload), client)
         return Outcome(score=result, logged=dict(client.trouble))
 
     def evaluate(self, id: int, round: int, payload: Payload) -> Score:
@@ -259,23 +277,25 @@ class Worker:
         client = Client(
             self.modules, samples, self.protocol, {} if held is None else held, keys, id=id, round=round, data=data
         )
+        client.stack = self.stack
         if held is None:
             client.state.update(self.method.init(client))
         return client
 
-    def _scored(self, model: nn.Module, id: int) -> Score:
+    def _scored(self, model: nn.Module, client: Client) -> Score:
         """The score on a client's test samples and, if it has any, on its validation samples and those with an attack's trigger."""
-        data = self.clients[id]
-        test = self._score_on(model, data.test, (id, "test"))
+        data = client.data
+        test = self._score_on(model, data.test, client, "test")
         if data.triggered is not None:
-            success = self._score_on(model, data.triggered, (id, "triggered")).accuracy
+            success = self._score_on(model, data.triggered, client, "triggered").accuracy
             test = replace(test, values={**test.values, SUCCESS: success})
         if data.validation is None:
             return test
-        return replace(test, validation=self._score_on(model, data.validation, (id, "validation")))
+        return replace(test, validation=self._score_on(model, data.validation, client, "validation"))
 
-    def _score_on(self, model: nn.Module, split: Split, key: tuple[int, str]) -> Score:
-        return score(model, self.samples(split, key), self.metrics, keep_outputs=self.keep_outputs)
+    def _score_on(self, model: nn.Module, split: Split, client: Client, part: str) -> Score:
+        samples = self.samples(split, (client.id, part))
+        return score(model, samples, self.metrics, keep_outputs=self.keep_outputs, ask=client.ask)
 
     def _private(self, client: Client) -> PrivateSteps | None:
         """The private steps of a piece of work after which something may leave the client; None where samples are not protected."""
@@ -342,6 +362,13 @@ def _check_task(method: Method, task: Task) -> None:
             f"The method '{method.name}' needs a {' or '.join(method.tasks)} task, but this one is {task.kind}. Methods that can do it: "
             f"{', '.join(able)}."
         )
+
+
+def _cut(clients: Iterable[int], size: int) -> Iterator[list[int]]:
+    """Clients in lists of limited size."""
+    rest = iter(clients)
+    while some := list(islice(rest, size)):
+        yield some
 
 
 def _sum(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:

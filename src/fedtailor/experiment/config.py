@@ -75,9 +75,10 @@ class Settings(Protocol):
     partition_seed: int | None = option(
         None, "seed of the draw of samples and of their partition (none: the run's seed)", at_least=0, at_most=2**63 - 1
     )
-    engine: Literal["auto", "inline", "processes", "ray"] = option(
+    engine: Literal["auto", "inline", "stacked", "processes", "ray"] = option(
         "auto",
-        "who serves the clients: this process, one process for each core, Ray actors, or the faster of the first two (equal numbers)",
+        "who serves the clients: inline (this process), processes (one for each core), ray (actors) or auto (the faster of the first two), "
+        "with equal numbers; stacked trains many clients with small nets as one, equal up to rounding",
     )
     workers: int = option(0, "worker processes or Ray actors (0: one for each core)", at_least=0, at_most=1024)
     ray_address: str = option(

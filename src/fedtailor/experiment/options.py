@@ -58,7 +58,7 @@ class RunOptions(ProtocolOptions, total=False):
 
     clients: int
     partition_seed: int | None
-    engine: Literal["auto", "inline", "processes", "ray"]
+    engine: Literal["auto", "inline", "stacked", "processes", "ray"]
     workers: int
     ray_address: str
     checkpoint_every: int

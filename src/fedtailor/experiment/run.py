@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from torch import nn
 
 from fedtailor.data.federation import Federation
-from fedtailor.engines import WorkerLost
+from fedtailor.engines import WorkerLost, stacking_pays
 from fedtailor.errors import FedTailorError
 from fedtailor.experiment.callbacks import Callbacks, calling
 from fedtailor.experiment.checkpoint import Checkpoint, drop_after, load_all, save
@@ -45,7 +46,7 @@ def simulation_of(config: Config, federation: Federation | None = None, net: nn.
     federation = config.federation() if federation is None else federation
     config = config.completed(federation)
     settings = config.settings
-    return Simulation(
+    simulation = Simulation(
         federation,
         config.method,
         config.net if net is None else net,
@@ -57,6 +58,17 @@ def simulation_of(config: Config, federation: Federation | None = None, net: nn.
         privacy=config.privacy,
         robust=config.robust,
         attack=config.attack,
+    )
+    if settings.engine == "auto" and stacking_pays(simulation.worker):
+        _advise_stacking()
+    return simulation
+
+
+@cache
+def _advise_stacking() -> None:
+    """Say once that there is a faster engine, which a run has to ask for because its numbers differ by rounding."""
+    log.warning(
+        "The net is small: engine=stacked trains many such clients as one, several times as fast (numbers equal up to rounding)."
     )
 
 

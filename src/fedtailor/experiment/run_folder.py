@@ -338,8 +338,11 @@ def other_settings(one: Config, other: Config) -> str:
 
 
 def essential(values: dict[str, Any]) -> dict[str, Any]:
-    """A config without what changes no number of a run: it may be carried on with another engine or data root."""
-    values = {k: v for k, v in values.items() if k not in HARMLESS}
+    """A config without what changes no number of a run: it may be carried on with another engine or data root.
+
+    Only the stacked engine is essential: it rounds otherwise than the others.
+    """
+    values = {k: v for k, v in values.items() if k not in HARMLESS or (k, v) == ("engine", "stacked")}
     if isinstance(values.get("data"), dict):
         values["data"] = {k: v for k, v in values["data"].items() if k != "root"}
     return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,13 @@ from fedtailor.learning.protocol import Protocol
 from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.build import build_net
 from fedtailor.nets.net import Net
+
+
+class Initial(NamedTuple):
+    """The run's common start of a net: the running statistics that do not travel, and the vector of all else."""
+
+    statistics: Tensor
+    weights: Tensor
 
 
 class Modules:
@@ -32,18 +39,18 @@ class Modules:
         self.protocol = protocol
         self.carry_buffers = carry_buffers
         _check_weights(protocol, task)
-        self.lent: dict[tuple[str, str], tuple[Net, Tensor]] = {}
+        self.lent: dict[tuple[str, str], tuple[Net, Initial]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """For a new process, which builds nets of its own: those sent to it would share this one's memory."""
         return {**self.__dict__, "lent": {}}
 
-    def lend(self, role: str, architecture: str | Architecture | None = None) -> tuple[Net, Tensor]:
-        """The net of a role, and the vector of its initial weights and statistics."""
+    def lend(self, role: str, architecture: str | Architecture | None = None) -> tuple[Net, Initial]:
+        """The net of a role, and what it starts from."""
         key = (role, "" if architecture is None else repr(architecture))
         if key not in self.lent:
             net = self.build(architecture, self.protocol.seed)
-            self.lent[key] = (net, torch.cat([net.local_buffers, net.all.vector]))
+            self.lent[key] = (net, Initial(net.local_buffers.clone(), net.all.vector))
         return self.lent[key]
 
     def build(self, architecture: str | Architecture | None, seed: int) -> Net:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
+from typing import Any
+from typing import Protocol as Interface
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +24,21 @@ from fedtailor.learning.mixing import State
 from fedtailor.learning.modules import Modules
 from fedtailor.learning.private_steps import PrivateSteps, is_private, private_batches
 from fedtailor.learning.protocol import Protocol
+from fedtailor.learning.requests import Batches, Forward, Request, Training
 from fedtailor.learning.sample_weights import weights_of
-from fedtailor.learning.samples import ENDLESS, Samples, shuffled_pairs
+from fedtailor.learning.samples import ENDLESS, Samples
 from fedtailor.learning.scoring import Score, score
 from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.net import Net, Part, Pull
 from fedtailor.randomness import Key, derive, torch_stream
 
 log = logging.getLogger("fedtailor")
+
+
+class Stack(Interface):
+    """Computes what several clients ask for together."""
+
+    def ask(self, participant: Participant, request: Request) -> Any: ...
 
 
 class Participant:
@@ -48,8 +57,9 @@ class Participant:
         self.trouble: Counter[str] = Counter()
         self.losses: list[float] = []
         self.private: PrivateSteps | None = None  # the steps that protect single samples, where the run asks for it
+        self.stack: Stack | None = None  # has what clients ask for computed together
         self._streams: dict[str, torch.Generator] = {}
-        self._nets: dict[str, Net] = {}
+        self.nets: dict[str, Net] = {}
         self._class_weights: tuple[Samples, Tensor] | None = None  # and the samples that they are of
 
     def net(
@@ -67,14 +77,14 @@ class Participant:
         """
         net, initial = self.modules.lend(role, architecture)
         with torch.no_grad():
-            statistics, weights = initial.split([len(net.local_buffers), len(net.all)])
-            net.local_buffers.copy_(self.state.get(f"buffers.{role}", statistics))
-            net.all.vector = weights if model is None else model
+            if initial.statistics.numel():
+                net.local_buffers.copy_(self.state.get(f"buffers.{role}", initial.statistics))
+            net.all.vector = initial.weights if model is None else model
             if body is not None:
                 net.body.vector = body
             if head is not None:
                 net.head.vector = head
-        self._nets[role] = net
+        self.nets[role] = net
         return net
 
     def fresh(self, purpose: str, architecture: str | Architecture | None = None) -> Tensor:
@@ -94,7 +104,7 @@ class Participant:
 
     def role(self, net: Net) -> str:
         """The role in which a net was asked for."""
-        return next((role for role, lent in self._nets.items() if lent is net), "model")
+        return next((role for role, lent in self.nets.items() if lent is net), "model")
 
     def rate(self, lr: float | None = None) -> float:
         """A learning rate, the protocol's unless one is given, by the schedule of this round."""
@@ -108,9 +118,11 @@ class Participant:
             if size is not None:
                 raise FedTailorError("Privacy for samples needs batches of the run's own size.")
             return private_batches(self, epochs)
-        return self._shuffled(epochs, size, purpose)
+        return iter(self._shuffled(epochs, size, purpose))
 
-    def _shuffled(self, epochs: int | None, size: int | None, purpose: str) -> Iterator[tuple[Tensor, Tensor]]:
+    def _shuffled(self, epochs: int | None, size: int | None, purpose: str) -> Iterable[tuple[Tensor, Tensor]]:
+        if self.samples.x is not None and not self.samples.augmented:
+            return self._pairs((self.samples.x, self.samples.y), epochs, size, purpose)
         epochs, steps = self._duration(epochs)
         return islice(self.samples.batches(size or self.protocol.batch, epochs, self.rng(purpose)), steps)
 
@@ -187,21 +199,30 @@ class Participant:
             if on is None and features_suffice(part, loss, augmented=self.samples.augmented):
                 on = self.embed(net)
             descent = Descent(self, (part,), lr, momentum)
-            step = kernel(descent, part, loss, None if pull is None else Pull(*pull), features=on is not None)
+            pull = None if pull is None else Pull(*pull)
+            step = kernel(descent, part, loss, pull, features=on is not None)
+            batches: Iterable[tuple[Tensor, Tensor]]
             if private:
                 batches = private_batches(self, epochs, on)
             else:
-                batches = self._shuffled(epochs, None, purpose) if on is None else self._pairs(on, epochs, purpose)
-            if average:
-                batches = self._averaging(batches, part, average)
+                batches = (
+                    self._shuffled(epochs, None, purpose) if on is None else self._pairs(on, epochs, None, purpose)
+                )
+            size = max(1, min(self.protocol.batch, len(self.samples)))
+            per_epoch = max(1, len(self.samples) // size)
             with self._same_statistics(part):
-                for x, y in descent.over(batches):
-                    step(x, y)
+                self.ask(
+                    Training(descent, part, batches, step, loss is not None, on is not None, pull, average, per_epoch)
+                )
 
-    def _pairs(self, on: tuple[Tensor, Tensor], epochs: int | None, purpose: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled batches of features and labels, for so many epochs or for as long as a round trains."""
+    def _pairs(self, on: tuple[Tensor, Tensor], epochs: int | None, size: int | None, purpose: str) -> Batches:
+        """Shuffled batches of rows and labels, for so many epochs or for as long as a round trains."""
         epochs, steps = self._duration(epochs)
-        return islice(shuffled_pairs(*on, self.protocol.batch, epochs, self.rng(purpose)), steps)
+        return Batches(*on, size or self.protocol.batch, epochs, steps, self.rng(purpose))
+
+    def ask(self, request: Request) -> Any:
+        """Have something computed: here and now, unless an engine stacks what several clients ask for."""
+        return request.alone() if self.stack is None else self.stack.ask(self, request)
 
     @contextmanager
     def using(self, samples: Samples) -> Iterator[None]:
@@ -223,19 +244,6 @@ class Participant:
         if statistics:
             net.embedder.load_state_dict(statistics)
 
-    def _averaging(
-        self, batches: Iterable[tuple[Tensor, Tensor]], part: Part, average: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of some epochs; at their end, set a part to the mean of its weights at the ends of the last of them."""
-        per_epoch = max(1, len(self.samples) // min(self.protocol.batch, max(1, len(self.samples))))
-        ends: deque[Tensor] = deque(maxlen=average)
-        for count, batch in enumerate(batches, start=1):
-            yield batch
-            if count % per_epoch == 0:
-                ends.append(part.vector)
-        if ends:
-            part.vector = torch.stack(list(ends)).mean(0)
-
     def steps(
         self, batches: Iterable[tuple[Tensor, Tensor]], *parts: Part, lr: float | None = None
     ) -> Iterator[tuple[Tensor, Tensor, Descent]]:
@@ -253,7 +261,8 @@ class Participant:
 
     def embed(self, net: Net) -> tuple[Tensor, Tensor]:
         """Features of the training samples, in order, and their labels; computed anew only when the body has changed."""
-        return self.samples.embedded(net), self.samples.y
+        samples = self.samples
+        return samples.embedded(net, lambda: self.ask(Forward(net, samples, features=True))), samples.y
 
     def log(self, **values: float) -> None:
         """Record numbers of this round (a mixing weight, a period) beside the metrics."""
@@ -264,7 +273,7 @@ class Participant:
 
     def keep_buffers(self) -> None:
         """Store the running statistics that stay with this participant, once its work is done."""
-        for role, net in self._nets.items():
+        for role, net in self.nets.items():
             if len(net.local_buffers):
                 self.state[f"buffers.{role}"] = net.local_buffers.clone()
 
@@ -322,4 +331,4 @@ class Client(Participant):
 
     def score(self, net: nn.Module, samples: Samples) -> Score:
         """How a net does on samples, such as those that `split` holds out: correct predictions and summed loss."""
-        return score(net, samples)
+        return score(net, samples, ask=self.ask)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedtailor.data.client_data import Split
 from fedtailor.data.federation import Federation
@@ -48,7 +48,7 @@ class Samples:
         self.weights = None if split.weight is None else split.weight.to(self.device, self.dtype)
         self.y = weighted(y, self.weights)
         self.x = self._normalized(torch.arange(len(split))) if ready else None
-        self._features: tuple[object, Tensor] | None = None
+        self._features: tuple[int, Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -95,13 +95,17 @@ class Samples:
             index = torch.arange(start, min(start + CHUNK, len(self)))
             yield self.take(index), self.y[start : start + CHUNK]
 
+    def through(self, net: nn.Module, call: Callable[[Tensor], Tensor]) -> Tensor:
+        """What a net, or a part of it, makes of all samples, in order."""
+        net.eval()
+        return torch.cat([call(x) for x, _ in self.chunks()])
+
     @torch.no_grad()
-    def embedded(self, net: Net) -> Tensor:
+    def embedded(self, net: Net, compute: Callable[[], Tensor] | None = None) -> Tensor:
         """Features of all samples, in order; those of the last body are remembered, also from one round to the next."""
-        body = (id(net), net.edition())
+        body = net.edition()
         if self._features is None or self._features[0] != body:
-            net.eval()
-            self._features = (body, torch.cat([net.features(x) for x, _ in self.chunks()]))
+            self._features = (body, self.through(net, net.features) if compute is None else compute())
         features = self._features[1]
         if self.x is None:  # where memory is too short for the samples, it is for their features
             self._features = None

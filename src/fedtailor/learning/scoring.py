@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from fedtailor.learning.metrics import Metric
-from fedtailor.learning.samples import Samples
+from fedtailor.learning.requests import Forward
+from fedtailor.learning.samples import CHUNK, Samples
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,22 @@ class Score:
         return self.accuracy if name == "accuracy" else self.values.get(name, math.nan)
 
 
-def score(model: nn.Module, samples: Samples, metrics: Sequence[Metric] = (), *, keep_outputs: bool = False) -> Score:
-    """Score a model on samples, with the values of these metrics."""
+def score(
+    model: nn.Module,
+    samples: Samples,
+    metrics: Sequence[Metric] = (),
+    *,
+    keep_outputs: bool = False,
+    ask: Callable[[Forward], Tensor] = Forward.alone,
+) -> Score:
+    """Score a model on samples, with the values of these metrics. `ask` computes the outputs of a net."""
+    if not len(samples):
+        return Score()
+    outputs = ask(Forward(model, samples, features=False))
     further = [metric for metric in metrics if metric.name != "accuracy"]
-    plain, outputs = _pass(model, samples, collect=bool(further) or keep_outputs)
-    if outputs is None or not len(samples):
-        return plain
     values = {metric.name: metric.of(samples.task, samples.y, outputs) for metric in further}
-    return replace(plain, values=values, outputs=outputs.cpu() if keep_outputs else None)
+    correct, loss = _counted(outputs, samples)
+    return Score(correct, len(samples), loss, values, outputs.cpu() if keep_outputs else None)
 
 
 @torch.inference_mode()
@@ -55,16 +64,12 @@ def hits(model: nn.Module, samples: Samples) -> Tensor:
 
 
 @torch.inference_mode()
-def _pass(model: nn.Module, samples: Samples, *, collect: bool) -> tuple[Score, Tensor | None]:
-    model.eval()
+def _counted(outputs: Tensor, samples: Samples) -> tuple[int, float]:
+    """Return the number of correct predictions, and the summed loss."""
     task = samples.task
     correct = torch.zeros((), dtype=torch.long, device=samples.device)
     loss = torch.zeros((), dtype=torch.float64, device=samples.device)
-    collected = []
-    for x, y in samples.chunks():
-        outputs = model(x)
-        correct += task.correct(outputs, y)
-        loss += task.summed_loss(outputs, y)
-        if collect:
-            collected.append(outputs)
-    return Score(int(correct), len(samples), float(loss)), torch.cat(collected) if collected else None
+    for some, y in zip(outputs.split(CHUNK), samples.y.split(CHUNK), strict=True):
+        correct += task.correct(some, y)
+        loss += task.summed_loss(some, y)
+    return int(correct), float(loss)

@@ -7,6 +7,7 @@ operation each. Parameters that do not require gradients (a frozen backbone) bel
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -22,6 +23,9 @@ from fedtailor.nets.spans import Spans
 
 GROUPS = ("body", "head", "norm")  # parts that every net has, though they may be empty
 NORM = re.compile(r"\w*Norm(\dd)?")  # a class that is, or derives from, BatchNorm2d, LayerNorm, GroupNorm, RMSNorm, …
+
+
+EDITIONS = itertools.count(1)
 
 
 class Pull(NamedTuple):
@@ -186,8 +190,10 @@ class Net(nn.Module):
         self.embedder = _replaced(module, self.head_name, nn.Identity())
         self._flatten(carry_buffers)
         self.in_loss = False  # true while a loss that trains this net is computed
-        self._seen: Tensor | None = None
-        self._edition = 0
+        self.seen: tuple[Tensor | None, int] = (
+            None,
+            0,
+        )  # what affected the features when they were last asked about, and its number
         kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.MultiheadAttention)
         noisy = [m for m in self.embedder.modules() if isinstance(m, kinds)]
         self.has_batchnorm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in noisy)
@@ -211,12 +217,12 @@ class Net(nn.Module):
         return self.classifier(self.embedder(x))
 
     def edition(self) -> int:
-        """A counter that changes whenever weights or statistics that affect the features change; invalidates cached features."""
+        """A number that changes whenever weights or statistics that affect the features change, and that no other net has had."""
         now = torch.cat([self.local_buffers, *self.body._memory.pieces])
-        if self._seen is None or not torch.equal(self._seen, now):
-            self._seen = now
-            self._edition += 1
-        return self._edition
+        seen, _ = self.seen
+        if seen is None or not torch.equal(seen, now):
+            self.seen = now, next(EDITIONS)
+        return self.seen[1]
 
     def train(self, mode: bool = True) -> Self:
         # Visiting all submodules takes as long as a small net's forward pass.

@@ -1,0 +1,250 @@
+"""One computation for the same request of many clients: their weights are stacked, and each client has a row.
+
+A step of a small net is all overhead, and many clients step together in little more time than one. No row depends on the others, and
+batches are those that a client draws alone; where it has fewer samples than a batch, rows without a say fill it up. PyTorch computes a
+stack of one otherwise than a larger one, so a single client is there twice: its bits are the same in any company.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedtailor.data.task import CLASSES
+from fedtailor.learning.descent import GROWTH
+from fedtailor.learning.optimizer import StackedOptimizer
+from fedtailor.learning.requests import Batches, Forward, Training, padded, power_of_two
+from fedtailor.nets.net import Part
+from fedtailor.nets.stackable import Layers
+
+BLOCK = 2**20  # row numbers that are drawn ahead
+VALUES = 2**22  # of samples in one forward pass
+
+Some = slice | list[int]  # of the clients of a stack
+
+
+@torch.no_grad()
+def forward(requests: Sequence[Forward], layers: Layers, flats: Tensor) -> list[Tensor]:
+    """Answer requests for outputs or features of one net, whose memory at each client is a row of `flats`."""
+    stacks: dict[int, list[tuple[int, Tensor]]] = defaultdict(list)  # by the rows to which samples are filled up
+    for k, request in enumerate(requests):
+        for x, _ in request.samples.chunks():
+            stacks[power_of_two(len(x))].append((k, x))
+    call = vmap(layers.features if requests[0].features else layers.outputs)
+    found: list[list[Tensor]] = [[] for _ in requests]
+    for length, pieces in sorted(stacks.items(), reverse=True):  # a client's last piece is its smallest
+        most = max(2, VALUES // (length * max(1, pieces[0][1][0].numel())))
+        for start in range(0, len(pieces), most):
+            some = pieces[start : start + most]
+            twice = some if len(some) > 1 else some * 2
+            x = torch.stack([_filled(x, length) for _, x in twice])
+            outputs = call(layers.weights(flats[[k for k, _ in twice]]), x)
+            for (k, x), row in zip(some, outputs, strict=False):
+                found[k].append(row[: len(x)])
+    return [torch.cat(pieces) for pieces in found]
+
+
+def _filled(x: Tensor, length: int) -> Tensor:
+    return x if len(x) == length else torch.cat([x, x.new_zeros(length - len(x), *x.shape[1:])])
+
+
+def train(requests: Sequence[Training], layers: Layers, flats: Tensor) -> list[bool]:
+    """Take the steps of requests on the same part of one net, and return for each client whether its losses and weights are sound.
+
+    `flats` has the net's memory at each client, and is changed. A client that is not sound has to train alone, as if nothing had been
+    done: with the guards of a `Descent`, which leave out steps and put weights back.
+    """
+    generators = [request.batches.generator for request in requests if isinstance(request.batches, Batches)]
+    before = [generator.get_state() for generator in generators]
+    order = sorted(range(len(requests)), key=lambda k: -_batches(requests[k]).count)
+    rows = flats[order]
+    steps = Steps([requests[k] for k in order], layers, rows)
+    steps.take()
+    sound = dict(zip(order, steps.sound(), strict=True))
+    for k, row in zip(order, rows, strict=True):
+        if sound[k]:
+            flats[k] = row
+        else:
+            generators[k].set_state(before[k])
+    return [sound[k] for k in range(len(requests))]
+
+
+class Steps:
+    """The steps of some clients on the same part of one net. Those who take most come first."""
+
+    def __init__(self, requests: Sequence[Training], layers: Layers, flats: Tensor) -> None:
+        """`flats` has the net's memory at each client, and is changed."""
+        first = requests[0]
+        self.requests, self.layers, self.flats = requests, layers, flats
+        self.descent, self.part = first.descent, first.part
+        self.call = vmap(layers.classify if first.features else layers.outputs)
+        self.batches = [_batches(request) for request in requests]
+        self.counts = [batches.count for batches in self.batches]
+        self.weights = layers.weights(flats)
+        self.trained = {name: self.weights[name] for name in _parameters(first.part)}
+        self.before = _norms(self.trained.values())
+        self.losses = flats.new_zeros(self.counts[0], len(requests))
+        self.x = torch.cat([*(b.x for b in self.batches), torch.zeros_like(self.batches[0].x[:1])])
+        self.y = torch.cat([*(b.y for b in self.batches), torch.zeros_like(self.batches[0].y[:1])])
+        self.width = padded(self.batches[0])
+        sizes = torch.tensor([b.rows for b in self.batches])
+        self.says = (torch.arange(self.width) < sizes[:, None]).to(flats)  # 1 for a sample, 0 for what fills a batch up
+        of_each = [request.descent.participant.class_weights for request in requests]
+        self.class_weights = torch.stack([w for w in of_each if w is not None]) if of_each[0] is not None else None
+        self.centres = self._centres()
+        self.ends = Ends(requests, self.trained) if first.average else None
+
+    def take(self) -> None:
+        """Take all steps; clients that have no more leave the stack."""
+        numbers, optimizer, done = self._row_numbers(), None, 0
+        for until in sorted(set(self.counts)):
+            active = sum(count >= until for count in self.counts)
+            some: Some = slice(0, active) if active > 1 else [0, 0]
+            weights = {name: tensor[some] for name, tensor in self.weights.items()}
+            trained = {name: weights[name].requires_grad_() for name in self.trained}
+            if not self.descent.plain:
+                optimizer = StackedOptimizer(trained, self.descent.protocol, self.descent.lr, optimizer, some)
+            for step in range(done, until):
+                loss = self._loss(weights, next(numbers)[some], some)
+                self.losses[step, :active] = loss.detach()[:active]
+                gradients = torch.autograd.grad(
+                    loss.sum(), list(trained.values()), allow_unused=True, materialize_grads=True
+                )
+                self._move(trained, gradients, some, optimizer)
+                if self.ends is not None:
+                    self.ends.reached(step, trained)
+            if active == 1:
+                for name, tensor in trained.items():
+                    self.weights[name][0] = tensor.detach()[0]
+            done = until
+        if self.ends is not None:
+            self.ends.average(self.trained)
+        for name, tensor in self.trained.items():
+            self.flats[:, self.layers.places[name][0]] = tensor.detach().flatten(1)
+
+    def sound(self) -> list[bool]:
+        """Record the losses of clients whose losses and weights are sound, and return which are."""
+        after = _norms(self.trained.values())
+        exploded = (after > GROWTH) & (after > GROWTH * self.before)
+        sound = (after.isfinite() & ~exploded & self.losses.isfinite().all(0)).tolist()
+        for k, losses in enumerate(self.losses.T.tolist()):
+            if sound[k]:
+                self.requests[k].descent.participant.losses.extend(losses[: self.counts[k]])
+        return sound
+
+    def _loss(self, weights: dict[str, Tensor], numbers: Tensor, some: Some) -> Tensor:
+        """The loss of each client on its batch, whose samples have these numbers."""
+        x, y = self.x[numbers], self.y[numbers]
+        task = self.descent.participant.task
+        outputs = self.call(weights, x)
+        each = task.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(numbers.shape)
+        says = self.says[some]
+        if self.class_weights is not None and task.kind in CLASSES:
+            says = says * self.class_weights[some].gather(1, y)
+        return (says * each).sum(1) / says.sum(1)
+
+    @torch.no_grad()
+    def _move(
+        self, trained: dict[str, Tensor], gradients: Sequence[Tensor], some: Some, optimizer: StackedOptimizer | None
+    ) -> None:
+        strength = 0.0 if self.requests[0].pull is None else self.requests[0].pull.strength
+        pulled = [(name, centre[some]) for name, centre in self.centres.items()]
+        if optimizer is None:
+            for name, centre in pulled:
+                trained[name].lerp_(centre, self.descent.lr * strength)
+            torch._foreach_add_(list(trained.values()), list(gradients), alpha=-self.descent.lr)
+            return
+        of = dict(zip(trained, gradients, strict=True))
+        for name, centre in pulled:
+            of[name] = of[name] + strength * (trained[name] - centre)
+        optimizer.step(list(of.values()))
+
+    def _centres(self) -> dict[str, Tensor]:
+        """The centres of the clients' pulls, by parameter."""
+        pulls = [request.pull for request in self.requests if request.pull is not None]
+        if not pulls:
+            return {}
+        part = pulls[0].on or self.part
+        centres = torch.stack([part.trainable(pull.centre) for pull in pulls])
+        names = _parameters(part)
+        shapes = [self.layers.places[name][1] for name in names]
+        cut = centres.split([shape.numel() for shape in shapes], dim=1)
+        return {name: c.reshape(-1, *shape) for name, c, shape in zip(names, cut, shapes, strict=True)}
+
+    def _row_numbers(self) -> Iterator[Tensor]:
+        """For each step, the samples of each client's batch, as row numbers of x and y."""
+        nothing = len(self.y) - 1
+        starts = torch.tensor([0, *(len(b.y) for b in self.batches)]).cumsum(0).tolist()
+        orders = [Order(batches) for batches in self.batches]
+        length = min(self.counts[0], max(1, BLOCK // (len(orders) * self.width)))
+        for done in range(0, self.counts[0], length):
+            block = torch.full((length, len(orders), self.width), nothing)
+            for k, (order, batches) in enumerate(zip(orders, self.batches, strict=True)):
+                steps = min(length, self.counts[k] - done)
+                if steps <= 0:
+                    break
+                block[:steps, k, : batches.rows] = order.next(steps) + starts[k]
+            yield from block.to(self.x.device)
+
+
+class Order:
+    """The order in which one client takes its samples."""
+
+    def __init__(self, batches: Batches) -> None:
+        self.epochs, self.per_epoch = batches.order(), batches.per_epoch
+        self.left = torch.empty(0, batches.rows, dtype=torch.long)
+
+    def next(self, steps: int) -> Tensor:
+        """The sample numbers of the next steps, (steps, rows of a batch)."""
+        missing = max(0, steps - self.left.shape[0])
+        epochs = islice(self.epochs, -(-missing // self.per_epoch))
+        numbers = torch.cat([self.left, *epochs])
+        self.left = numbers[steps:]
+        return numbers[:steps]
+
+
+class Ends:
+    """The mean of each client's weights at the ends of its last epochs."""
+
+    def __init__(self, requests: Sequence[Training], trained: dict[str, Tensor]) -> None:
+        self.due: dict[int, list[int]] = defaultdict(list)  # step -> clients whose weights count then
+        self.counts = [0] * len(requests)
+        for k, request in enumerate(requests):
+            ends = range(request.per_epoch, _batches(request).count + 1, request.per_epoch)[-request.average :]
+            self.counts[k] = len(ends)
+            for end in ends:
+                self.due[end - 1].append(k)
+        self.sums = {name: torch.zeros_like(tensor) for name, tensor in trained.items()}
+
+    @torch.no_grad()
+    def reached(self, step: int, trained: dict[str, Tensor]) -> None:
+        clients = self.due.get(step)
+        if clients:
+            for name, tensor in trained.items():
+                self.sums[name][clients] += tensor[clients]
+
+    @torch.no_grad()
+    def average(self, trained: dict[str, Tensor]) -> None:
+        for k, count in enumerate(self.counts):
+            if count:
+                for name, tensor in trained.items():
+                    tensor[k] = self.sums[name][k] / count
+
+
+def _batches(request: Training) -> Batches:
+    assert isinstance(request.batches, Batches)
+    return request.batches
+
+
+def _parameters(part: Part) -> list[str]:
+    """The names of what trains, in the order of the part's vector."""
+    return [name for name, tensor in part.entries.items() if tensor.requires_grad]
+
+
+def _norms(stacked: Iterable[Tensor]) -> Tensor:
+    return torch.stack([t.detach().flatten(1).norm(dim=1) for t in stacked]).norm(dim=0)
