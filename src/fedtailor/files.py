@@ -55,6 +55,20 @@ def replace_text(path: Path, text: str) -> None:
     replace_bytes(path, text.encode())
 
 
+def replace_private(path: Path, text: str) -> None:
+    """Replace a file that only its owner may read."""
+    with replacing(path) as draft:
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+
+
+def refuse_readable(path: Path, content: str) -> None:
+    """Refuse a file with a secret that others than its owner may read."""
+    if path.stat().st_mode & 0o077:
+        raise FedTailorError(f"'{path}' holds {content}, but others may read it:  chmod 600 '{path}'")
+
+
 def make_folder(path: Path) -> None:
     """Make a folder if it does not exist, and check that files can be written into it."""
     with writing(path):

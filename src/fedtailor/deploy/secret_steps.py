@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedtailor.errors import FedTailorError
-from fedtailor.files import replace_text
+from fedtailor.files import refuse_readable, replace_text
+from fedtailor.privacy.noise import secret_normal, secret_uniform
 
 
 class SecretDraws:
@@ -31,13 +31,14 @@ class SecretDraws:
         self.count = 0
 
     def uniform(self, count: int) -> Tensor:
-        self.count += 1
-        stream = hashlib.shake_256(self.key + f" draw {self.count}".encode()).digest(8 * count)
-        bits = np.frombuffer(stream, dtype="<u8") >> np.uint64(11)
-        return torch.from_numpy((bits.astype(np.float64) + 0.5) * 2.0**-53)
+        return secret_uniform(self.key, self._next(), count)
 
     def normal(self, count: int, dtype: torch.dtype) -> Tensor:
-        return torch.special.ndtri(self.uniform(count)).to(dtype)
+        return secret_normal(self.key, self._next(), count).to(dtype)
+
+    def _next(self) -> str:
+        self.count += 1
+        return f" draw {self.count}"
 
 
 @dataclass
@@ -85,10 +86,7 @@ def site_secret(file: Path) -> bytes:
     if not file.exists():
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as new:
             new.write(secrets.token_bytes(32))
-    if file.stat().st_mode & 0o077:
-        raise FedTailorError(
-            f"'{file}' holds the secret of this site's noise, but others may read it:  chmod 600 '{file}'"
-        )
+    refuse_readable(file, "the secret of this site's noise")
     secret = file.read_bytes()
     if len(secret) != 32:
         raise FedTailorError(f"'{file}', which holds the secret of this site's noise, is damaged.")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedtailor.files import replacing
+from fedtailor.files import replace_private
 from fedtailor.privacy.secure_sum.contributors import Contributors
 
 
@@ -27,10 +26,7 @@ class SumFile:
     def save(self, sums: Contributors, client: int) -> None:
         """Write what is held before a message leaves, so that no step can be repeated after a kill."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(self.path) as draft:
-            draft.unlink(missing_ok=True)
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                json.dump(sums.plain(client), file)
+        replace_private(self.path, json.dumps(sums.plain(client)))
 
     def forget(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.errors import FedTailorError
-from fedtailor.files import replace_text
+from fedtailor.files import refuse_readable, replace_private
 from fedtailor.randomness import torch_stream
 
 
@@ -76,13 +75,16 @@ class SecretNoise:
         return int.from_bytes(hashlib.blake2b(b"sampling", key=self.secret, digest_size=7).digest())
 
 
-def secret_normal(secret: bytes, name: str, count: int) -> Tensor:
-    """Return standard normal numbers from SHAKE-256 of a secret and a name, which nobody without the secret can tell from others."""
-    from scipy.special import ndtri  # slow to import
-
+def secret_uniform(secret: bytes, name: str, count: int) -> Tensor:
+    """Return numbers in (0, 1) from SHAKE-256 of a secret and a name, which nobody without the secret can tell from others."""
     stream = hashlib.shake_256(secret + name.encode()).digest(8 * count)
     bits = np.frombuffer(stream, dtype="<u8") >> np.uint64(11)
-    return torch.from_numpy(ndtri((bits.astype(np.float64) + 0.5) * 2.0**-53))
+    return torch.from_numpy((bits.astype(np.float64) + 0.5) * 2.0**-53)
+
+
+def secret_normal(secret: bytes, name: str, count: int) -> Tensor:
+    """Return standard normal numbers from a secret and a name."""
+    return torch.special.ndtri(secret_uniform(secret, name, count))
 
 
 def _read(path: Path) -> tuple[bytes, dict[str, list[str]]]:
@@ -91,8 +93,7 @@ def _read(path: Path) -> tuple[bytes, dict[str, list[str]]]:
         secret = secrets.token_bytes(32)
         _write(path, secret, {})
         return secret, {}
-    if path.stat().st_mode & 0o077:
-        raise FedTailorError(f"'{path}' holds the secret of the noise, but others may read it:  chmod 600 '{path}'")
+    refuse_readable(path, "the secret of the noise")
     try:
         said = json.loads(path.read_text())
         secret = bytes.fromhex(said["secret"])
@@ -107,10 +108,4 @@ def _read(path: Path) -> tuple[bytes, dict[str, list[str]]]:
 
 
 def _write(path: Path, secret: bytes, released: dict[str, list[str]]) -> None:
-    text = json.dumps({"secret": secret.hex(), "released": released})
-    before = os.umask(0o177)
-    try:
-        replace_text(path, text)
-    finally:
-        os.umask(before)
-    os.chmod(path, 0o600)
+    replace_private(path, json.dumps({"secret": secret.hex(), "released": released}))
