@@ -10,7 +10,6 @@ from rich.console import Console
 from scipy import stats
 
 from fedtailor.analysis.groups import by_method
-from fedtailor.analysis.intervals import wilson
 from fedtailor.analysis.results import read_results
 from fedtailor.api.results import Results
 from fedtailor.experiment.headline import Headline
@@ -49,16 +48,6 @@ def test_gains_and_losses_against_training_alone(study):
     assert sheet.notes[0] == (
         "With fedrep, 1 of 3 clients gain over local and 1 lose; 0 gain and 1 lose by more than chance."
     )
-
-
-def test_intervals_of_shares_are_wilsons():
-    share, count = np.array([0.8, 0.0, 1.0, 0.5]), np.array([10, 20, 10, 0])
-    low, high = wilson(share, count)
-    for k in range(3):
-        known = stats.binomtest(round(share[k] * count[k]), int(count[k])).proportion_ci(method="wilson")
-        assert (low[k], high[k]) == pytest.approx((known.low, known.high), abs=1e-6)
-    assert high[1] > 0.1  # none of twenty right is not known to be none at all
-    assert np.isnan([low[3], high[3]]).all()
 
 
 def test_another_baseline_can_be_chosen_and_none_is_invented(study):

@@ -168,7 +168,7 @@ def _data(model: Personal, row: dict[str, str], clients: int) -> str:
 def _quality(row: dict[str, str], measures: Sequence[Measure], own: bool) -> str:
     if not measures:
         return "This client has no test samples: how good the model is was not measured."
-    table = as_markdown(Sheet("", ["metric", "value", "95 % interval"], [m.row for m in measures])).partition("\n\n")[2]
+    table = as_markdown(Sheet("", ["metric", "value", "95 % interval"], [m.row for m in measures]))
     count = row.get("test_samples", "")
     source = "Measured when the model was exported" if own else "As the run measured it"
     return (
@@ -183,7 +183,7 @@ def _left(config: Config, up: Counter[str] | None) -> str:
     if not up:
         return "Nothing: no payload of this client was sent to the server."
     rows = [[name, f"{count:,}"] for name, count in up.items()]
-    table = as_markdown(Sheet("", ["sent to the server", "bytes"], rows)).partition("\n\n")[2]
+    table = as_markdown(Sheet("", ["sent to the server", "bytes"], rows))
     keeps = f" Never sent: {escape_markdown(', '.join(config.method.keeps))}." if config.method.keeps else ""
     return f"{table}\nThese are all payloads of this client, counted by the run's ledger over all rounds.{keeps}"
 
