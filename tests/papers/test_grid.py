@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from fedtailor import Config, FedTailorError
 from fedtailor.experiment.run import Stop
 from fedtailor.papers.estimate import estimate, probe, timed
-from fedtailor.papers.grid import Job, RunGrid, carry_on, carry_out
+from fedtailor.papers.grid import PRELOADED, Job, RunGrid, carry_on, carry_out
 
 
 def numbers(job: Job) -> list[str]:
@@ -39,6 +40,10 @@ def test_each_run_is_an_ordinary_folder_and_is_done_once(jobs):
     done = carry_out(jobs[:1], 1, lambda progress: None, Stop(), {})
     assert not done.gaps
     assert (first.folder / "metrics.jsonl").stat().st_mtime_ns == written
+
+
+def test_what_the_fork_server_imports_exists():
+    assert all(find_spec(name) for name in PRELOADED)  # a fork server passes over a name that it cannot import
 
 
 def test_an_interrupted_run_goes_on_to_the_same_numbers(jobs, tmp_path):

@@ -27,11 +27,12 @@ from fedtailor.papers.presets import Overrides, Preset, PresetCell, Term
 STATE_FIGURES = {"by-label", "surface"}  # drawn from models, so their runs keep the last checkpoint
 POLL = 0.2  # seconds between two checks of the processes
 
-# A fork server that has imported torch forks in milliseconds; without one (Windows), each process imports torch anew.
+# A fork server that has imported torch, and what draws and scores, forks in milliseconds; without one (Windows), each process imports anew.
 CONTEXT: Any = multiprocessing.get_context(
     "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 )
-CONTEXT.set_forkserver_preload(["fedtailor.papers.grid"])
+PRELOADED = ["fedtailor.papers.grid", "fedtailor.report.pictures", "sklearn.metrics"]
+CONTEXT.set_forkserver_preload(PRELOADED)
 
 
 @dataclass(frozen=True)
