@@ -51,8 +51,10 @@ def test_the_page_has_the_same_cells_and_names():
 
 
 def test_texts():
-    figure = label_figure(skewed(4, 3), ("cat", "dog", "hen"), ("Ulm", "Bonn", "Köln", "$x$"))
+    counts = skewed(4, 3)
+    figure = label_figure(counts, ("cat", "dog", "hen"), ("Ulm", "Bonn", "Köln", "$x$"))
     axes = figure.axes[0]
+    assert [t.get_text() for t in axes.texts] == [str(count) for count in counts.T.ravel() if count]
     assert [t.get_text() for t in axes.get_xticklabels()] == [
         f"{name} (300)" for name in ("Ulm", "Bonn", "Köln", r"\$x\$")
     ]

@@ -3,9 +3,14 @@ import pytest
 from matplotlib import _pylab_helpers
 from PIL import Image
 
-from fedtailor.report.figures import label_similarity_figure
+from fedtailor.report.figures import similarity_chart
+from fedtailor.report.pictures import panels
 
 pytestmark = pytest.mark.usefixtures("rendered")
+
+
+def label_similarity_figure(counts):
+    return panels([similarity_chart(counts)])
 
 
 def skewed(clients, classes=10, seed=0):

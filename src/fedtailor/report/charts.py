@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
@@ -44,6 +44,11 @@ class Series:
     kind: Kind = "line"
     labels: Sequence[str] = ()
     steps: bool = False  # a line holds its value until the next point
+
+    def __getitem__(self, some: np.ndarray) -> Series:
+        """Return some of the points."""
+        low, high = (None if ends is None else ends[some] for ends in (self.low, self.high))
+        return replace(self, x=self.x[some], y=self.y[some], low=low, high=high)
 
 
 @dataclass(frozen=True)

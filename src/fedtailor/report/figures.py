@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,27 +27,29 @@ from fedtailor.report.logged import logged_by_clients, logged_by_server
 from fedtailor.report.pictures import panels
 
 END = 0.15  # share of the rounds that the close-up of the end shows
-NUMBERED = 12  # up to this many clients, each cell of a similarity matrix shows its number
 SCHEDULE = {"tau": "rounds between two aggregations, τ", "alpha_mean": "mean weight of the own head, ᾱ"}
 STAGES = {
     "alignment_": "alignment of global features\nwith personal prototypes (cosine)",
     "norm_spread_": "spread of feature norms",
 }
+SIZES = {"stages": (3.8, 3.6), "similarity": (6.4, 5.4)}  # inches of a panel that is not of the usual size
 
 
 def draw_figures(comparison: Comparison, out: Path) -> list[Path]:
     """Draw each figure as PNG and SVG with the scale noted below it; a figure whose runs are all missing is left out."""
     drawn = []
     for name in comparison.preset.figures:
-        figure = FIGURES[name](comparison) if any(e.values for e in comparison.entries) else None
-        if figure is not None:
-            said = f"{comparison.preset.name}. Scale: {comparison.scale or FULL}."
-            lines = textwrap.wrap(said, int(16 * figure.get_figwidth()), break_on_hyphens=False)
-            figure.supxlabel("\n".join(lines), fontsize=8, color="#555555")
-            for suffix in ("png", "svg"):
-                drawn.append(out / f"{name}.{suffix}")
-                with replacing(drawn[-1]) as draft:
-                    figure.savefig(draft, dpi=150)
+        found = FIGURES[name](comparison) if any(e.values for e in comparison.entries) else ()
+        if not found:
+            continue
+        figure = found if isinstance(found, Figure) else panels(found, SIZES.get(name, (5.2, 4.2)))
+        said = f"{comparison.preset.name}. Scale: {comparison.scale or FULL}."
+        lines = textwrap.wrap(said, int(16 * figure.get_figwidth()), break_on_hyphens=False)
+        figure.supxlabel("\n".join(lines), fontsize=8, color="#555555")
+        for suffix in ("png", "svg"):
+            drawn.append(out / f"{name}.{suffix}")
+            with replacing(drawn[-1]) as draft:
+                figure.savefig(draft, dpi=150)
     return drawn
 
 
@@ -56,28 +59,22 @@ def results_of(comparison: Comparison, column: str) -> dict[str, list[Result]]:
     return {row: runs for row, runs in found.items() if runs}
 
 
-def curves_figure(comparison: Comparison) -> Figure | None:
+def by_column(comparison: Comparison) -> list[Chart]:
     """One panel per column, one line per row."""
-    found = {name: runs for name in comparison.preset.columns if (runs := results_of(comparison, name))}
-    return panels([curves(runs, Headline(), name) for name, runs in found.items()]) if found else None
+    found = {name: results_of(comparison, name) for name in comparison.preset.columns}
+    return [curves(runs, Headline(), name) for name, runs in found.items() if runs]
 
 
-def curves_and_end_figure(comparison: Comparison) -> Figure | None:
+def whole_and_end(comparison: Comparison) -> list[Chart]:
     """All rounds, and a close-up of the last ones."""
-    column = comparison.preset.columns[0]
-    runs = results_of(comparison, column)
-    if not runs:
-        return None
-    whole, end = (curves(runs, Headline(), title) for title in (column, "the last rounds"))
-    figure = panels([whole, end])
-    last = max(line.x[-1] for line in end.series)
-    values = np.concatenate([line.y[line.x >= (1 - END) * last] for line in end.series])
-    margin = 0.08 * np.ptp(values) or 0.5
-    figure.axes[1].set(xlim=((1 - END) * last, last), ylim=(values.min() - margin, values.max() + margin))
-    return figure
+    whole = next(iter(by_column(comparison)), None)
+    if whole is None:
+        return []
+    begin = (1 - END) * max(line.x[-1] for line in whole.series)
+    return [whole, replace(whole, series=[line[line.x >= begin] for line in whole.series], title="the last rounds")]
 
 
-def schedule_figure(comparison: Comparison) -> Figure | None:
+def schedule(comparison: Comparison) -> list[Chart]:
     """What the server logged in the runs of the first seed: one panel per name, one line per row."""
     runs = results_of(comparison, comparison.preset.columns[0])
     logged = {row: logged_by_server(group[0]) for row, group in runs.items()}
@@ -86,10 +83,10 @@ def schedule_figure(comparison: Comparison) -> Figure | None:
         found = {row: np.array(sorted(values[name].items())).T for row, values in logged.items() if name in values}
         lines = [Series(row, x, y, steps=name == "tau") for row, (x, y) in found.items()]
         charts += [Chart("round", title, lines)] if lines else []
-    return panels(charts) if charts else None
+    return charts
 
 
-def ablation_figure(comparison: Comparison) -> Figure | None:
+def ablation(comparison: Comparison) -> list[Chart]:
     """One panel per column, one bar per row with its spread over seeds, and a hollow dot at the published number."""
     charts = []
     for column, cells in comparison.reproduction.columns.items():
@@ -102,10 +99,10 @@ def ablation_figure(comparison: Comparison) -> Figure | None:
         dots = [Series("published", places, published, kind="hollow")] if np.isfinite(published).any() else []
         title = MEASURES[cells[0].measure].short + " (%)"
         charts.append(Chart("", title, [bars, *dots], [cell.method for cell in cells], column))
-    return panels(charts)
+    return charts
 
 
-def stages_figure(comparison: Comparison) -> Figure | None:
+def stages(comparison: Comparison) -> list[Chart]:
     """Three panels over the rows: accuracy, and the means over stages and clients of the values logged last."""
     column = comparison.preset.columns[0]
     runs = results_of(comparison, column)
@@ -117,24 +114,23 @@ def stages_figure(comparison: Comparison) -> Figure | None:
         mean, std = (np.array([f(values) for values in rows.values()]) for f in (np.mean, np.std))
         line = Series("", np.arange(len(mean)), mean, mean - std, mean + std)
         charts.append(Chart("aligned by direction", title, [line], list(rows), column))
-    return panels(charts, size=(3.8, 3.6))
+    return charts
 
 
 def last_logged(result: Result, prefix: str) -> float:
     """Return the mean of a logged value over all stages and clients, each client in the round in which it last took part."""
-    series = [clients for name, clients in logged_by_clients(result).items() if name.startswith(prefix)]
-    last = [values[max(values)] for clients in series for values in clients.values()]
+    found = [clients for name, clients in logged_by_clients(result).items() if name.startswith(prefix)]
+    last = [values[max(values)] for clients in found for values in clients.values()]
     return float(np.mean(last)) if last else float("nan")
 
 
-def by_label_figure(comparison: Comparison) -> Figure | None:
+def by_label(comparison: Comparison) -> list[Chart]:
     """One client: the labels it trains on, and its model's accuracy on every label, rows side by side."""
     column = comparison.preset.columns[0]
     found = {row: comparison.folders(row, column) for row in comparison.preset.rows}
     runs = {row: [finished_simulation(path) for path in paths] for row, paths in found.items() if paths}
     counts = next(iter(runs.values()))[0].federation.label_counts
-    client = telling_client(counts)
-    places = np.arange(counts.shape[1])
+    client, places = telling_client(counts), np.arange(counts.shape[1])
     bars = []
     for row, simulations in runs.items():
         accuracy = np.mean([accuracy_by_label(s, s.personal(client)) for s in simulations], axis=0)
@@ -142,10 +138,10 @@ def by_label_figure(comparison: Comparison) -> Figure | None:
     samples = Series("", places, counts[client], kind="bars")
     held = Chart("label", "training samples", [samples], title=f"labels of client {client}, {column}")
     title = f"the personal model of client {client} on all clients' test samples"
-    return panels([held, Chart("label", "accuracy on the label (%)", bars, title=title)])
+    return [held, Chart("label", "accuracy on the label (%)", bars, title=title)]
 
 
-def surface_figure(comparison: Comparison) -> Figure | None:
+def surface(comparison: Comparison) -> Figure:
     """Loss surfaces of all rows on one scale, and how far each rises on average above its centre."""
     column = comparison.preset.columns[0]
     paths = {row: found[0] for row in comparison.preset.rows if (found := comparison.folders(row, column))}
@@ -164,36 +160,28 @@ def surface_figure(comparison: Comparison) -> Figure | None:
     return figure
 
 
-def similarity_figure(comparison: Comparison) -> Figure | None:
+def similarity(comparison: Comparison) -> list[Chart]:
     """How alike the clients' labels are in the partition that the runs share."""
-    preset = comparison.preset
-    paths = comparison.folders(preset.rows[0], preset.columns[0])
-    return label_similarity_figure(Config.load(paths[0] / "config.toml").federation().label_counts) if paths else None
+    paths = comparison.folders(comparison.preset.rows[0], comparison.preset.columns[0])
+    return [similarity_chart(Config.load(path / "config.toml").federation().label_counts) for path in paths[:1]]
 
 
-def label_similarity_figure(counts: np.ndarray) -> Figure:
+def similarity_chart(counts: np.ndarray) -> Chart:
     """The cosine of every two clients' labels (`counts` is clients × classes), from pale (0) to dark (1)."""
-    similarity = label_similarity(torch.from_numpy(np.asarray(counts, dtype=np.float64))).numpy()
-    clients = len(similarity)
-    others = similarity[~np.eye(clients, dtype=bool)]
+    cosines = label_similarity(torch.from_numpy(np.asarray(counts, dtype=np.float64))).numpy()
+    others = cosines[~np.eye(len(cosines), dtype=bool)]
     mean = f": {others.mean():.2f} on average" if len(others) else ""
-    side = float(np.clip(0.2 * clients, 3.6, 7.0))
-    heat = Heat(similarity, "similarity (cosine of label counts)")
-    title = f"How alike the labels of {clients:,} clients are{mean}"
-    figure = panels([Chart("client", "client", title=title, heat=heat)], size=(side + 1.1, side + 0.6))
-    for (row, column), value in np.ndenumerate(similarity if clients <= NUMBERED else np.empty((0, 0))):
-        ink, text = "white" if value > 0.55 else "#1f2933", f"{value:.2f}".removeprefix("0")
-        figure.axes[0].text(column, row, text, ha="center", va="center", fontsize=7, color=ink)
-    return figure
+    title = f"How alike the labels of {len(cosines):,} clients are{mean}"
+    return Chart("client", "client", title=title, heat=Heat(cosines, "similarity (cosine of label counts)"))
 
 
-FIGURES: dict[str, Callable[[Comparison], Figure | None]] = {
-    "curves": curves_figure,
-    "curves-and-end": curves_and_end_figure,
-    "schedule": schedule_figure,
-    "by-label": by_label_figure,
-    "ablation": ablation_figure,
-    "stages": stages_figure,
-    "surface": surface_figure,
-    "similarity": similarity_figure,
+FIGURES: dict[str, Callable[[Comparison], Sequence[Chart] | Figure]] = {
+    "curves": by_column,
+    "curves-and-end": whole_and_end,
+    "schedule": schedule,
+    "by-label": by_label,
+    "ablation": ablation,
+    "stages": stages,
+    "surface": surface,
+    "similarity": similarity,
 }

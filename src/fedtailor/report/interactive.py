@@ -50,20 +50,19 @@ def thinned(series: np.ndarray, most: int = MOST_POINTS) -> np.ndarray:
 
 
 def _line(line: Series, colour: str, dash: str, unit: str) -> list[Trace]:
-    low, high = line.low, line.high
-    kept = thinned(np.stack([line.y] if low is None or high is None else [low, line.y, high]))
+    line = line[thinned(np.stack([y for y in (line.low, line.y, line.high) if y is not None]))]
     shape = {"shape": "hv" if line.steps else "linear"}
-    points = {"x": line.x[kept].tolist(), "y": _short(line.y[kept])}
+    points = {"x": line.x.tolist(), "y": _short(line.y)}
     quiet = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
     if line.kind == "guide":
         return [points | quiet | {"line": GUIDE | shape}]
     label = "<br>".join(escape_html(part) for part in wrap(one_line(line.name), WIDEST + 8))
     name = {"legendgroup": escape_html(line.name), "name": label, "uid": line.name}
-    look = {"mode": "lines+markers" if len(kept) < 3 else "lines", "line": {"color": colour, "dash": dash} | shape}
+    look = {"mode": "lines+markers" if len(line.x) < 3 else "lines", "line": {"color": colour, "dash": dash} | shape}
     traces = [name | points | look | {"hovertemplate": f"{unit} %{{x}}: %{{y:.4~f}}<extra>%{{fullData.name}}</extra>"}]
-    if low is not None and high is not None:
+    if line.low is not None and line.high is not None:
         red, green, blue = (int(colour[k : k + 2], 16) for k in (1, 3, 5))
-        around = {"x": [*points["x"], *points["x"][::-1]], "y": _short([*high[kept], *low[kept][::-1]])}
+        around = {"x": [*points["x"], *points["x"][::-1]], "y": _short([*line.high, *line.low[::-1]])}
         fill = {"fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.16)", "line": {"width": 0}}
         traces.insert(0, name | around | fill | quiet | {"uid": f"band of {line.name}"})
     return traces

@@ -23,6 +23,7 @@ MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*", "<", ">", "h")
 HATCHES = ("", "//", "..", "xx", "--", "oo")
 FEW = 8  # names whose legend fits into a panel
 WIDEST = 26  # characters per line of a name
+NUMBERED = 12  # up to this many rows and columns, the cells of a heat map show their numbers
 LABEL: dict[str, Any] = {"boxstyle": "round", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
 BLUES = LinearSegmentedColormap.from_list("blues", SHADES)
 
@@ -142,12 +143,18 @@ def _draw_bars(axes: Axes, bars: Series, place: int, many: int) -> None:
 
 
 def _draw_heat(axes: Axes, heat: Heat) -> None:
-    """Draw shades from pale to dark, and their scale; a cell without a value stays blank."""
+    """Draw shades from pale to dark, and their scale, with numbers in the cells of a small map; one without a value stays blank."""
     norm = PowerNorm(0.5 if heat.by_root else 1, 0, float(np.nan_to_num(heat.values).max(initial=1)))
     shown = np.ma.masked_invalid(heat.values)
     image = axes.imshow(shown, cmap=BLUES, norm=norm, interpolation="nearest", aspect="auto", rasterized=True)
     scale = axes.figure.colorbar(image, ax=axes, label=heat.unit)
     scale.outline.set_visible(False)
+    whole = (shown == shown.round()).all()
+    for (row, column), value in np.ndenumerate(heat.values if max(heat.values.shape) <= NUMBERED else np.empty((0, 0))):
+        if np.isfinite(value):
+            text = f"{value:.0f}" if whole else f"{value:.2f}".removeprefix("0")
+            ink = "white" if norm(value) > 0.55 else "#1f2933"
+            axes.text(column, row, text, ha="center", va="center", fontsize=7, color=ink)
 
 
 def save(figure: Figure, path: Path) -> None:
