@@ -128,8 +128,12 @@ def test_other_tasks(task: str) -> None:
     assert_equal(*runs, 1e-10)
 
 
-def test_images_are_stacked_too() -> None:
-    runs = [finished(engine, "fedrep", ragged(shape=(1, 8, 8)), net=SmallLeNet()) for engine in ("stacked", "inline")]
+def test_images_are_stacked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with counting(monkeypatch) as sizes:
+        runs = [
+            finished(engine, "fedrep", ragged(shape=(1, 8, 8)), net=SmallLeNet()) for engine in ("stacked", "inline")
+        ]
+    assert max(sizes) == 5
     assert_equal(*runs, 1e-10)
 
 

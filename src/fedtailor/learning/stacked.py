@@ -13,7 +13,6 @@ from itertools import islice
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from fedtailor.data.task import CLASSES
 from fedtailor.learning.descent import GROWTH
@@ -35,7 +34,7 @@ def forward(requests: Sequence[Forward], layers: Layers, flats: Tensor) -> list[
     for k, request in enumerate(requests):
         for x, _ in request.samples.chunks():
             stacks[power_of_two(len(x))].append((k, x))
-    call = vmap(layers.features if requests[0].features else layers.outputs)
+    call = layers.features if requests[0].features else layers.outputs
     found: list[list[Tensor]] = [[] for _ in requests]
     for length, pieces in sorted(stacks.items(), reverse=True):  # a client's last piece is its smallest
         most = max(2, VALUES // (length * max(1, pieces[0][1][0].numel())))
@@ -82,7 +81,7 @@ class Steps:
         first = requests[0]
         self.requests, self.layers, self.flats = requests, layers, flats
         self.descent, self.part = first.descent, first.part
-        self.call = vmap(layers.classify if first.features else layers.outputs)
+        self.call = layers.classify if first.features else layers.outputs
         self.batches = [_batches(request) for request in requests]
         self.counts = [batches.count for batches in self.batches]
         self.weights = layers.weights(flats)
