@@ -69,3 +69,24 @@ def test_labels_leak_to_the_server_but_not_through_the_noise(subject_of):
     server, others = (label_inference(subject, views[who], "model") for who in (SERVER, OTHERS))
     assert server.leaks
     assert not others.leaks
+
+
+@pytest.mark.parametrize("rule", ["dp+secure-sum", "secure-sum"])
+def test_noise_inside_a_secure_sum_is_attacked_as_the_sum_shows_it(subject_of, rule):
+    noised = {"privacy.noise": 3.0, "privacy.clip": 0.5} if rule.startswith("dp") else {}
+    subject = subject_of("fedavg", run=False, rounds=ROUNDS, **{"privacy.model": rule}, **noised)
+    (view,) = subject.views
+    assert (view.who, view.entries, view.noise) == (OTHERS, ("model",), 3.0 if noised else 0.0)
+    finding = client_canaries(subject)
+    assert not finding.broken
+    if noised:
+        assert finding.promised == pytest.approx(epsilon_of(3.0), rel=1e-3)
+        assert finding.score < finding.promised
+    else:
+        assert finding.promised is None
+
+
+def test_a_robust_mean_is_audited_like_a_plain_one(subject_of):
+    subject = subject_of("fedavg", run=False, rounds=1, robust="median")
+    assert [view.who for view in subject.views] == [SERVER]
+    assert client_canaries(subject).promised is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from fedtailor.auditing.measurements import Measured, units
 from fedtailor.auditing.subject import Subject
 from fedtailor.files import replace_text
 from fedtailor.privacy.client_dp import ClientDP
+from fedtailor.privacy.sample_dp import Budget
 
 FILE = "audit.json"
 FORMAT = 1  # raised when a measurement changes, so that old numbers are not taken for new ones
@@ -105,17 +106,32 @@ def about(subject: Subject, run: str) -> dict[str, Any]:
         "round": simulation.round,
         "batch": subject.protocol.batch,
         "task": subject.task.kind,
-        "privacy": None if subject.dp is None else _promise(subject.dp, simulation.round),
+        "privacy": None if subject.dp is None else _promise(subject, subject.dp),
+        "samples": _sample_promise(simulation.worker.budgets.values()),
         "uncovered": [name for view in subject.views if not view.noise for name in view.entries if name not in noised],
         "personal": subject.personal is not None,
         "run": run,
     }
 
 
-def _promise(dp: ClientDP, rounds: int) -> dict[str, Any]:
-    """The differential privacy that a run claims."""
-    spent = dp.amount.spent(rounds)
-    return {"entries": list(dp.names), "epsilon": spent.get("epsilon"), "delta": spent.get("delta")}
+def _promise(subject: Subject, dp: ClientDP) -> dict[str, Any]:
+    """The differential privacy of clients that a run claims."""
+    spent = dp.amount.spent(subject.simulation.round)
+    summed = subject.simulation.sums is not None and dp.names[0] in subject.simulation.sums.entries.names
+    return {
+        "entries": list(dp.names),
+        "epsilon": spent.get("epsilon"),
+        "delta": spent.get("delta"),
+        "in_secure_sum": summed,
+    }
+
+
+def _sample_promise(budgets: Collection[Budget]) -> dict[str, float] | None:
+    """The differential privacy of samples that a run claims: that of the client with the largest ε."""
+    if not budgets:
+        return None
+    most = max(budgets, key=lambda own: own.epsilon)
+    return {"epsilon": most.epsilon, "delta": most.delta}
 
 
 def _measured(read: dict[str, Any]) -> Measured:

@@ -33,7 +33,10 @@ def client_canaries(subject: Subject) -> Finding | None:
 
     Return None if it averages none, or the net is too large. Where ε is promised for some entries, only their means are looked at.
     """
-    server, dp = subject.simulation.server, subject.dp
+    server, dp = copy.copy(subject.simulation.server), subject.dp
+    sums = subject.simulation.sums
+    summed = () if sums is None else sums.entries.names  # whose means are those of the plain sum
+    server.means = {name: mean for name, mean in server.means.items() if name not in summed}
     names = dp.names if dp is not None else subject.method.averaged
     entries = [name for name in names if name in server.state and name in subject.method.up]
     if not entries:

@@ -19,6 +19,7 @@ from fedtailor.auditing.subject import Subject
 from fedtailor.data.client_data import ClientData, Split
 from fedtailor.data.task import CLASSES
 from fedtailor.experiment.simulation import Simulation
+from fedtailor.privacy.sampled_gaussian import epsilon_of
 from fedtailor.randomness import numpy_stream
 
 
@@ -44,7 +45,16 @@ def sample_canaries(subject: Subject) -> Finding | None:
     correct, guesses = one_run(release, canaries, rng)
     bound, most = (epsilon_bound(c, guesses, canaries, DELTA) for c in (correct, guesses))
     details = {"canaries": float(canaries), "guesses": float(guesses), "correct": float(correct)}
-    return Finding("canary", PERSONAL, HOLDER, f"{canaries} canary samples", bound, bound, most, 0.0, details)
+    setting = f"{canaries} canary samples"
+    return Finding("canary", PERSONAL, HOLDER, setting, bound, bound, most, 0.0, details, _promised(subject))
+
+
+def _promised(subject: Subject) -> float | None:
+    """The largest ε of a client's samples at the δ of the bound; None if personal models take steps that are not private."""
+    budgets, method = subject.simulation.worker.budgets.values(), subject.method
+    if not budgets or method.home or method.closing_steps:
+        return None
+    return max(epsilon_of(own.rate, own.noise, own.steps, DELTA) for own in budgets)
 
 
 def _planted(subject: Subject, rng: np.random.Generator) -> dict[int, Split]:

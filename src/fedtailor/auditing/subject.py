@@ -40,10 +40,6 @@ class Subject:
             raise FedTailorError(
                 "An audit needs the samples of all clients on this machine, as in a simulation; those of a deployment are at its sites."
             )
-        if simulation.worker.budgets:
-            raise FedTailorError(
-                "A run that protects single samples cannot be audited yet: its clients have spent what they may and send nothing more."
-            )
         self.simulation = simulation
         self.method: Method = simulation.method
         self.federation = simulation.federation

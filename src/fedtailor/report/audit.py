@@ -107,15 +107,22 @@ def audit_page(audit: Audit, command: str) -> str:
 
 def _promise(audit: Audit) -> str:
     """The differential privacy that the run claims, and what it does not cover."""
-    claim, uncovered = audit.about["privacy"], audit.about["uncovered"]
+    claim, samples, uncovered = (audit.about[key] for key in ("privacy", "samples", "uncovered"))
+    if samples:
+        return (
+            f"The run promises differential privacy of samples, by private steps at the clients: ε = {samples['epsilon']:.3g} at "
+            f"δ = {samples['delta']:.2g} or less for each."
+        )
     if not claim:
         return "The run promises no differential privacy."
     spent = f": ε = {claim['epsilon']:.3g} at δ = {claim['delta']:.2g}" if claim["epsilon"] else ", but has no noise"
     left = f" Not covered: {', '.join(uncovered)}." if uncovered else ""
-    return (
-        f"The run promises differential privacy of clients for {', '.join(claim['entries'])}{spent}. "
-        f"The noise is added by the server, which sees the replies before it.{left}"
+    where = (
+        "The clients add the noise, inside a secure sum; it is attacked with the least noise that such a sum can have."
+        if claim["in_secure_sum"]
+        else "The noise is added by the server, which sees the replies before it."
     )
+    return f"The run promises differential privacy of clients for {', '.join(claim['entries'])}{spent}. {where}{left}"
 
 
 def gaps(audit: Audit) -> list[str]:
@@ -125,7 +132,11 @@ def gaps(audit: Audit) -> list[str]:
         said.append(f"For lack of time: {'; '.join(audit.left)}. The same command goes on with these.")
     if not audit.about["personal"]:
         said.append("Personal models: the run did not save them (save_models=false).")
-    if audit.untouched:
+    if audit.about["samples"]:
+        said.append(
+            "Single replies: clients have spent their privacy and send nothing more. The run was done again instead."
+        )
+    elif audit.untouched:
         said.append(f"No attack here uses {', '.join(audit.untouched)}, which also leave a client.")
     return [*said, *NOT_MEASURED]
 
