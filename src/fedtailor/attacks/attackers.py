@@ -29,12 +29,12 @@ class Attackers:
 
     @classmethod
     def drawn(cls, attack: Attack, candidates: Sequence[int], seed: int) -> Attackers:
-        """Draw the attackers; of two shares, those of the smaller are among those of the larger."""
+        """Draw the attackers; a larger share contains the attackers of a smaller one."""
         order = numpy_stream(seed, "attackers").permutation(candidates).tolist()
         return cls(attack, frozenset(order[: round(attack.share * len(candidates))]), seed)
 
     def poisoned(self, federation: Federation) -> Federation:
-        """Return the federation with what attackers train on and, for a backdoor, what the others are tried with."""
+        """Return the federation with what attackers train on and, for a backdoor, what the others are tested with."""
         self.attack.check_data(federation.task, federation.clients[0].train.x)
         clients = [self._client(federation.task, i, data) for i, data in enumerate(federation.clients)]
         return replace(federation, clients=clients)

@@ -1,4 +1,4 @@
-"""An audit: the measurements that were made of a run, those that do not apply, and those that time did not allow."""
+"""An audit: the measurements made of a run, those that do not apply, and those there was no time for."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def carry_out(subject: Subject, audit: Audit, minutes: float = MINUTES, on_unit:
 
 
 def about(subject: Subject, run: str) -> dict[str, Any]:
-    """What an audit is of; `run` is a checksum by which the run is known again."""
+    """Describe the audited run; `run` is a checksum that identifies it."""
     simulation = subject.simulation
     noised = () if subject.dp is None else subject.dp.names
     return {
@@ -143,7 +143,7 @@ def _measured(read: dict[str, Any]) -> Measured:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: lists for arrays and tuples, three digits for samples."""
+    """Convert to JSON values: lists for arrays and tuples, three digits for samples."""
     match value:
         case np.ndarray():
             return value.round(3).tolist()

@@ -1,4 +1,4 @@
-"""Canary clients in the run's own server: what the means that it sends tell of who took part.
+"""Canary clients in the run's own server: what the means that it sends reveal about who took part.
 
 A canary's reply changes a single entry of the weights, as far as it may. An attacker who knows all other replies subtracts them, so
 the canaries are put into rounds in which nobody else moves: that is the strongest attack, and it needs no training. Fewer rounds than
@@ -72,7 +72,7 @@ def promised_epsilon(dp: ClientDP, rounds: int) -> float | None:
 def _released(
     server: Server, dp: ClientDP | None, entries: list[str], places: np.ndarray, inside: np.ndarray, round: int
 ) -> np.ndarray:
-    """How far the server's answer to the canaries that take part in a round moves each canary's place."""
+    """Return how far the server's state moves at each canary's coordinate when some canaries take part in a round."""
     twin, first = copy.copy(server), server.state[entries[0]]
     twin.state = dict(server.state)
     twin.begin(round)

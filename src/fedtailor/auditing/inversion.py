@@ -96,7 +96,7 @@ def gradient_inversion(
 
 
 def first_layer(subject: Subject) -> tuple[str, str] | None:
-    """The names of weight and bias of the first layer if it is linear and reads the sample itself."""
+    """Return the names of weight and bias of the first layer if it is linear and reads the sample itself."""
     x = subject.auxiliary[0][:2]
     hits: list[nn.Module] = []
 
@@ -118,7 +118,7 @@ def first_layer(subject: Subject) -> tuple[str, str] | None:
 
 
 def _victims(subject: Subject, batch: int) -> list[tuple[int, list[int]]]:
-    """Rows of clients, a batch per client in turn; of a whole round, some of the rows that it trained on."""
+    """Return rows of clients, one batch per client in turn; of a whole round, some of the rows that it trained on."""
     order = subject.clients
     drawn = []
     size = batch or VICTIMS
@@ -131,7 +131,7 @@ def _victims(subject: Subject, batch: int) -> list[tuple[int, list[int]]]:
 
 
 def _from_first_layer(part: Part, first: tuple[str, str], change: Tensor, batch: int) -> Tensor | None:
-    """A candidate Δw/Δb per neuron, or only that of the neuron that moved most if the batch is one sample."""
+    """Return the candidate Δw/Δb of each neuron, or only of the one that moved most if the batch is a single sample."""
     named = part.named(change)
     if not named.keys() >= set(first):
         return None

@@ -25,7 +25,7 @@ Attack = Callable[[Exchange], Tensor]  # a score per class from what is seen of 
 
 
 def label_inference(subject: Subject, view: View, entry: str) -> Finding | None:
-    """Attack one entry of every client; None if nothing is known of how it tells labels."""
+    """Attack one entry of every client; return None if no attack on labels is known for it."""
     found = [seen for exchange in subject.exchanges if entry in (seen := subject.seen(view, exchange)).reply]
     attack = _attack(subject, entry, found[0].reply[entry]) if found else None
     if attack is None:
@@ -52,7 +52,7 @@ def _area(rows: np.ndarray) -> float:
 
 
 def _target(subject: Subject) -> tuple[np.ndarray, str]:
-    """What is to be told of each client and class: whether it has the class or, where all have all, more of it than the others."""
+    """Return what is to be inferred, clients × classes: who has the class or, if all have all classes, who has more of it than others."""
     counts = subject.federation.label_counts
     if (counts[subject.clients] == 0).any():
         return counts > 0, "which classes it has"
@@ -76,12 +76,12 @@ def _attack(subject: Subject, entry: str, value: Tensor) -> Attack | None:
 
 
 def _rows(value: Tensor) -> Tensor:
-    """Counts as they are; of class means the lengths, which are zero for a class that the client does not have."""
+    """Return one score per class: counts as they are, or the norms of class means, which are zero for a class the client does not have."""
     return value.double() if value.ndim == 1 else value.double().flatten(1).norm(dim=1)
 
 
 def _head_moved(subject: Subject, part: Part, bias: str, change: Tensor) -> Tensor:
-    """The change of the head's bias: down the gradient Σ(p − y), so up for the classes that the client has."""
+    """Return the change of the head's bias: it follows −Σ(p − y), so it rises for the classes that the client has."""
     moved = part.named(change)[bias]
     return torch.cat([-moved, moved]) if subject.task.kind == "binary" else moved
 

@@ -1,4 +1,4 @@
-"""The measurements of an audit in their order, the quick ones first, each with a name by which a later call knows that it is done."""
+"""The measurements of an audit, the quick ones first, each with a name by which a later call knows that it is done."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Forward = Callable[[Tensor], Tensor]
 
 
 def personal_membership(subject: Subject) -> Finding | None:
-    """Attack the personal models, as whoever is given one can."""
+    """Attack the personal models, as anyone who is given one can."""
     if subject.personal is None:
         return None
     models = {client: subject.personal(client).to(subject.protocol.device).eval() for client in subject.clients}
@@ -98,7 +98,7 @@ def _told_apart(
 def _scores(
     subject: Subject, models: Mapping[int, Forward], client: int, references: list[int], split: Split
 ) -> np.ndarray:
-    """How much better the client's model fits each sample than those of the references do."""
+    """Return how much better the client's model fits each sample than the reference models do."""
     share = max(1, MOST_SAMPLES // len(models))
     chosen = torch.randperm(len(split), generator=subject.rng("membership", client))[:share]
     if not len(chosen):

@@ -1,4 +1,4 @@
-"""Canary samples in the run done again: what personal models tell of who was in the data, as a lower bound on ε of samples.
+"""Canary samples in a repeated run: what personal models reveal about who was in the data, as a lower bound on ε of samples.
 
 A canary is a sample with a wrong label, which a model that has not seen it does not predict. Each is put among its client's training
 samples or left out, by a coin; then the run is done again as it was, and the attacker guesses from the loss of the client's model.
@@ -58,7 +58,7 @@ def _promised(subject: Subject) -> float | None:
 
 
 def _planted(subject: Subject, rng: np.random.Generator) -> dict[int, Split]:
-    """Some samples of each client that nobody trained on, with wrong labels."""
+    """Return some samples of each client that nobody trained on, with wrong labels."""
     each = MOST // len(subject.clients)
     planted = {}
     for client in subject.clients:
@@ -77,7 +77,7 @@ def _with(client: ClientData, more: Split) -> ClientData:
 
 
 def _again(subject: Subject, clients: list[ClientData]) -> Simulation:
-    """The run's simulation anew, with other clients' data and nothing else changed."""
+    """Rebuild the run's simulation with other data of the clients, and nothing else changed."""
     first, modules = subject.simulation, subject.simulation.worker.modules
     protocol = replace(first.protocol, eval_every=first.protocol.rounds, validation=0.0, patience=0)
     federation = replace(subject.federation, clients=clients)

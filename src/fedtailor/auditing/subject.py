@@ -1,4 +1,4 @@
-"""The run under audit: what it would send now, and the nets and samples that an attacker has."""
+"""The run under audit: what its clients would send next, and the nets and samples that an attacker has."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Subject:
         return samples.take(torch.arange(len(split))), split.y.to(samples.device)
 
     def strangers(self, client: int) -> tuple[Split, Split]:
-        """A client's test samples in two halves: those that the attacker has, and those that membership is asked about."""
+        """Return a client's test samples in two halves: those that the attacker has, and those whose membership is in question."""
         test = self.federation.clients[client].test
         order = torch.randperm(len(test), generator=self.rng("strangers", client))
         return test.subset(order[: len(order) // 2]), test.subset(order[len(order) // 2 :])

@@ -1,4 +1,4 @@
-"""Things by client, found by the client's number or its name."""
+"""Values by client, looked up by the client's number or name."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ class Config:
 
 
 def overridden(path: Path | None, words: Iterable[str]) -> dict[str, Any]:
-    """The values of a TOML file, if there is one, with key=value overrides applied."""
+    """Return the values of a TOML file, if there is one, with key=value overrides applied."""
     values = read_toml(path) if path is not None else {}
     for word in words:
         apply_override(values, word)
@@ -250,7 +250,7 @@ def overridden(path: Path | None, words: Iterable[str]) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read the values of a file of this or an earlier format; those of retired keys are among them."""
+    """Read the values of a file of this or an earlier format, including those of retired keys."""
     if not os.path.exists(path):  # unlike Path.exists, it takes any text
         raise FedTailorError(f"The config file '{path}' does not exist.")
     try:
@@ -333,7 +333,7 @@ def options_of(cls: type) -> list[str]:
 
 
 def part_values(part: Any) -> dict[str, Any]:
-    """A method, data set, partition or net as a config's table."""
+    """Return a method, data set, partition or net as a table of a config."""
     if isinstance(part, FittingNet):
         return dict(part.options)
     return {"name": getattr(part, "file", part.name), **_given(part)}
@@ -346,7 +346,7 @@ def _given(part: Any) -> dict[str, Any]:
 
 
 def _parse(text: str) -> Any:
-    """Parse a TOML value, or return the text itself if it is none."""
+    """Parse a TOML value; return the text itself if it is not one."""
     try:
         read = tomllib.loads(f"v = {text}")
     except (ValueError, RecursionError):

@@ -25,7 +25,7 @@ def summarize(
     task: Task | None = None,
     labels: Labels | None = None,
 ) -> dict[str, float]:
-    """Of each metric the pooled value (every sample counts alike), the mean over clients (every client does), spread and worst decile.
+    """Return each metric's pooled value (every sample counts alike), its mean over clients (every client does), spread and worst decile.
 
     Clients without samples do not count, nor those at which a metric is undefined, which are counted as `…_undefined`. The worst decile
     is the mean over the tenth of clients (one at least) that fare worst. A pooled value that does not follow from those of the clients is
@@ -53,7 +53,7 @@ def summarize_federation(
 
 
 def patience_is_over(patience: int, records: Sequence[Mapping[str, Any]], metric: Metric) -> bool:
-    """Whether the last so many rounds brought nothing better on the validation samples; never if patience is 0."""
+    """Return whether the last `patience` rounds brought no improvement on the validation samples; never if patience is 0."""
     rounds = [r for r in records if r["phase"] == "round"]
     if not patience or not rounds or rounds[-1]["loss"] is None:
         return False
@@ -62,7 +62,7 @@ def patience_is_over(patience: int, records: Sequence[Mapping[str, Any]], metric
 
 
 def best_record(records: Sequence[Mapping[str, Any]], metric: Metric, *, validated: bool) -> Mapping[str, Any]:
-    """The first record with the best pooled value of a metric, on validation or test samples; empty if none has a value.
+    """Return the first record with the best pooled value of a metric, on validation or test samples; empty if none has a value.
 
     Where the pooled value cannot be known (of a metric like AUROC in a real federation), the mean over clients decides.
     """

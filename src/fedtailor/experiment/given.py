@@ -1,4 +1,4 @@
-"""A federation or a net made in Python: what a config says of it, so that it is recognised when it is given again."""
+"""A federation or a net made in Python: the fingerprint in the config by which it is recognised when it is given again."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class GivenNet(Architecture):
 
 
 def initial_weights(module: nn.Module) -> dict[str, Tensor]:
-    """All that a module holds by name; lazy layers hold nothing yet."""
+    """Return a module's parameters and buffers by name; lazy layers have none yet."""
     return {name: t.detach().cpu() for name, t in module.state_dict().items() if not is_lazy(t)}
 
 
@@ -103,7 +103,7 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
 
 
 def differences(wanted: GivenData | GivenNet, found: GivenData | GivenNet) -> list[str]:
-    """What differs between the fingerprint of a run and that of what is given now, in the order it is best told."""
+    """Return what differs between a run's fingerprint and that of what is given now, the most telling first."""
     now: dict[str, Any] = asdict(found)
     return [name for name, value in asdict(wanted).items() if now[name] != value]
 
@@ -122,7 +122,7 @@ def refuse_other_data(wanted: Source, federation: Federation) -> None:
 
 
 def refuse_other_net(wanted: Architecture, module: nn.Module) -> None:
-    """Refuse a module that is built otherwise than the one the run began with; its weights may be others."""
+    """Refuse a module whose structure is not that of the one the run began with; its weights may differ."""
     if not isinstance(wanted, GivenNet):
         raise FedTailorError(f"This run builds its net itself ({wanted.name}): resume it without a net.")
     found = set(differences(wanted, GivenNet.of(module, wanted.head))) - {"initial"}

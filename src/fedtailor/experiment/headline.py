@@ -1,4 +1,4 @@
-"""The metric that selects rounds and ranks methods, as records name it: how it is called and written, its columns, which way is better."""
+"""The metric that selects rounds and ranks methods: its title and number format, its columns in records, and which direction is better."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Statistic = Literal["pooled", "mean", "spread", "worst", "best"]
 
 @dataclass(frozen=True)
 class Headline:
-    """A metric by its name in metrics.jsonl. It needs neither PyTorch nor scikit-learn, so that commands start soon."""
+    """A metric by its name in metrics.jsonl. It needs neither PyTorch nor scikit-learn, so that commands start quickly."""
 
     name: str = "accuracy"
     lower: bool = False  # of a user's own metric, whose direction no list here knows
@@ -49,22 +49,22 @@ class Headline:
         return "%" if self.name in SHARES else ""
 
     def axis(self, text: str) -> str:
-        """An axis title with the unit."""
+        """Return an axis title with the unit."""
         return f"{text} (%)" if self.unit else text
 
     def of(self, record: Mapping[str, Any], statistic: Statistic) -> float:
-        """A number of one round; NaN if the record does not have it."""
+        """Return a statistic of one round; NaN if the record does not have it."""
         for name in columns(self.name)[statistic]:
             if isinstance(value := record.get(name), int | float):
                 return float(value)
         return np.nan
 
     def shown(self, value: float) -> str:
-        """One number with its unit."""
+        """Format one number with its unit."""
         return f"{self.written(np.array([value]))} {self.unit}".rstrip()
 
     def written(self, values: np.ndarray) -> str:
-        """The mean of several runs' numbers ± their standard deviation."""
+        """Format the mean of several runs' numbers ± their standard deviation."""
         known = self.scale * values[np.isfinite(values)]
         if not len(known):
             return "—"
@@ -83,7 +83,7 @@ def last_mean(records: Sequence[Mapping[str, Any]]) -> str:
 
 @cache
 def columns(metric: str) -> dict[Statistic, tuple[str, ...]]:
-    """Where metrics.jsonl has the statistics of a metric; spread and worst decile of accuracy came first and have short names."""
+    """Return the columns of metrics.jsonl that hold a metric's statistics; those of accuracy, which came first, have short names."""
     short = metric == "accuracy"
     return {
         "pooled": (metric,),

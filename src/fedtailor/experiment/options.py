@@ -1,4 +1,4 @@
-"""The options of a run as keyword arguments, written out for editors and type checkers. A test keeps them equal to `Settings`."""
+"""The options of a run as keyword arguments, spelled out for editors and type checkers. A test keeps them equal to `Settings`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One experiment from its config to a complete run folder, or from a checkpoint on."""
+"""One experiment, from its config or a checkpoint to a complete run folder."""
 
 from __future__ import annotations
 

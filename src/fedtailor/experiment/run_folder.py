@@ -146,7 +146,7 @@ class RunFolder:
     # -- what became of it ------------------------------------------------------------------------------------------------------
 
     def status(self, state: str, round: int) -> None:
-        """Say how the run stands; once it is finished, also the checksums by which that can be verified."""
+        """Write the state of the run; once it is finished, also the checksums by which that can be verified."""
         said: dict[str, Any] = {"state": state, "round": round, "command": self.typed}
         if state == "finished":
             others = {name: mark_of(self.path / name) for name in (TABLE, *FIXED)}
@@ -257,7 +257,7 @@ class RunFolder:
                 ledger.totals[int(row["client"]), direction, row["name"]] += int(row["bytes"])
 
     def write_labels(self, federation: Federation) -> None:
-        """Who holds which labels: names of clients and classes, and the training samples of each pair; and a picture of it."""
+        """Write who holds which labels: names of clients and classes, the training samples of each pair, and a picture."""
         if not federation.at_hand or federation.kind == "regression":
             return
         counts = federation.label_counts.tolist()
@@ -295,7 +295,7 @@ class RunFolder:
 
 
 def _client_results(simulation: Simulation) -> Record:
-    """Each client's values of the last evaluation, by metric; and its confusion matrix, if that was asked for."""
+    """Return each client's values of the last evaluation by metric, and its confusion matrix if that was asked for."""
     scores = [simulation.scores.get(i, Score()) for i in simulation.everyone]
     found: Record = {m.name: [s.value(m.name) for s in scores] for m in simulation.worker.metrics}
     found["loss"] = [s.loss / s.total if s.total else None for s in scores]
@@ -331,16 +331,16 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def other_settings(one: Config, other: Config) -> str:
-    """Return the keys, at most five, of what changes numbers and is not the same in two configs; empty if nothing is."""
+    """Return up to five keys that affect a run's numbers and differ between two configs; empty if there are none."""
     left, right = (_flat(essential(config.values())) for config in (one, other))
     keys = [key for key in {**left, **right} if left.get(key) != right.get(key)]
     return ", ".join(keys[:5]) + (" …" if len(keys) > 5 else "")
 
 
 def essential(values: dict[str, Any]) -> dict[str, Any]:
-    """A config without what changes no number of a run: it may be carried on with another engine or data root.
+    """Return a config without the keys that do not affect a run's numbers: it may be resumed with another engine or data root.
 
-    Only the stacked engine is essential: it rounds otherwise than the others.
+    Only the stacked engine is essential: it rounds differently.
     """
     values = {k: v for k, v in values.items() if k not in HARMLESS or (k, v) == ("engine", "stacked")}
     if isinstance(values.get("data"), dict):
@@ -353,7 +353,7 @@ def _digest(config: Path) -> str:
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    """Options of the parts by dotted keys."""
+    """Flatten the tables of a config to dotted keys."""
     tables = {k: v if isinstance(v, dict) else {"": v} for k, v in values.items()}
     return {f"{k}.{name}" if name else k: v for k, table in tables.items() for name, v in table.items()}
 

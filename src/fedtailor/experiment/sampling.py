@@ -31,7 +31,7 @@ def select(
 ) -> Selection:
     """Pick a share of the candidates (drawn from a range if the protocol gives one); each picked client may drop out before it replies.
 
-    With `poisson`, each candidate is picked by a chance of its own, so that there may be none. `seed` takes the place of the protocol's.
+    With `poisson`, each candidate is picked independently, so that there may be none. `seed` takes the place of the protocol's.
     """
     rng = numpy_stream(protocol.seed if seed is None else seed, "sampling", round)
     if poisson:

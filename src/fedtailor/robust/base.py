@@ -33,12 +33,12 @@ class RobustMean(ABC):
 
     @abstractmethod
     def __call__(self, changes: Changes) -> Tensor:
-        """Return the change of an entry that the server makes, from those that clients ask for."""
+        """Return the change that the server applies to an entry, from the changes in the clients' replies."""
 
     def mean(self, server: Server, replies: Sequence[Reply], name: str, by: Weights) -> Tensor:
         """Return what takes the place of the mean of an entry (a `Mean` of the server).
 
-        Weights only say which replies count: one without weight in the plain mean has none here.
+        Weights only say which replies count: a reply with weight 0 in the plain mean is left out here too.
         """
         counted = [reply[name] for reply, weight in zip(replies, reply_weights(replies, by), strict=True) if weight > 0]
         entries = counted or [reply[name] for reply in replies]

@@ -1,4 +1,4 @@
-"""The changes that clients ask for in one entry, read a block of columns at a time: a thousand models are never in memory twice."""
+"""The changes of one entry in the clients' replies, read a block of columns at a time: a thousand models are never in memory twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Changes:
         return len(self.replies)
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield columns and all rows there, until all columns have been."""
+        """Yield slices of columns with all rows of each."""
         sent, replies = self.sent.flatten(), [reply.flatten() for reply in self.replies]
         for columns in column_blocks(len(sent)):
             yield columns, torch.stack([reply[columns] for reply in replies]) - sent[columns]
@@ -52,7 +52,7 @@ class Changes:
             yield columns, torch.from_numpy(values).to(rows.device).T
 
     def distances(self, centre: Tensor) -> Tensor:
-        """Return the length of each change minus that of `centre`, in float64: the squares of 1e30 overflow float32."""
+        """Return the length of each change minus `centre`, in float64: the squares of 1e30 overflow float32."""
         squares, middle = self.sent.new_zeros(len(self), dtype=torch.float64), centre.flatten().double()
         for columns, rows in self.blocks():
             squares += (rows.double() - middle[columns]).square().sum(1)
