@@ -39,6 +39,7 @@ def follow(example: str, folder: Path, fedtailor, monkeypatch) -> str:
     return said
 
 
+@pytest.mark.usefixtures("without_onnx")
 def test_own_csv(fedtailor, tmp_path, monkeypatch):
     follow("own_csv", tmp_path, fedtailor, monkeypatch)
     assert pd.read_csv("runs/fedrep/clients.csv").name.tolist() == ["east", "north", "south"]

@@ -68,6 +68,7 @@ def answers(tmp_path_factory) -> dict[str, tuple[int, str]]:
     return said
 
 
+@pytest.mark.slow
 def test_a_run_writes_everything_but_pictures_and_says_so_once(answers):
     code, said = answers["run"]
     assert code == 0, said
@@ -80,6 +81,7 @@ def test_a_run_writes_everything_but_pictures_and_says_so_once(answers):
     assert not [name for name in files if name.endswith(".png")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["show", "compare", "table"])
 def test_tables_need_no_extra(answers, command):
     code, said = answers[command]
@@ -88,6 +90,7 @@ def test_tables_need_no_extra(answers, command):
     assert "pip install" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "needs"),
     [
