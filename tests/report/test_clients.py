@@ -84,6 +84,13 @@ def test_other_metrics_have_intervals_over_seeds_or_none_and_say_so(make_run, tm
     assert found.order.tolist() == ([1, 0] if seeds == 2 else [0, 1])
 
 
+def test_a_method_may_be_called_as_a_column_is(make_run, tmp_path):
+    make_run("a", config={"method": {"name": "mine/test.py"}}, clients=[0.5], names=["x"], tested=(8,))
+    (found,) = clients_of(tmp_path)
+    assert found.sheet().header == ["client", "train", "test", "test"]
+    assert found.sheet().rows == [("x", "24", "8", "50.0 [22,78]")]
+
+
 def test_an_interval_of_a_share_ends_at_its_bounds(make_run, tmp_path):
     for seed in (0, 1):
         make_run(f"a{seed}", f"seed={seed}", *NATURAL, clients=[0.5 + 0.5 * seed], metric="auroc", names=["x"])

@@ -84,14 +84,8 @@ def looks() -> Iterator[tuple[str, str]]:
     return zip(cycle(COLOURS), cycle(DASHES), strict=False)
 
 
-def banded(name: str, x: np.ndarray, values: np.ndarray) -> Series:
-    """Return the mean over rows (runs × x) that have a value, with a band of ± one standard deviation if they differ."""
-    mean, std = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
-    return Series(name, x, mean, mean - std, mean + std) if std.any() else Series(name, x, mean)
-
-
 def curves(groups: Groups, metric: Headline, title: str = "") -> Chart:
-    """Chart the mean over clients per round: one line per method, with a band over the runs that reached each round."""
+    """Chart the mean over clients per round: one line per method, with a band of ± one deviation over the runs that reached it."""
     lines = []
     for name, runs in groups.items():
         own = [run.curve(metric) for run in runs]
@@ -99,7 +93,9 @@ def curves(groups: Groups, metric: Headline, title: str = "") -> Chart:
         values = np.full((len(runs), len(rounds)), np.nan)
         for row, (x, y) in zip(values, own, strict=True):
             row[np.searchsorted(rounds, x)] = metric.scale * np.array(y, dtype=float)
-        lines.append(banded(name, rounds, values))
+        mean, std = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+        ends = (mean - std, mean + std) if std.any() else UNKNOWN
+        lines.append(Series(name, rounds, mean, *ends))
     return Chart("round", metric.axis(f"mean {metric.title} of personal models"), lines, title=title)
 
 

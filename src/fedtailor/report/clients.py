@@ -92,19 +92,22 @@ class Clients:
     def sheet(self) -> Sheet:
         """One row per client: its samples, the metric alone and federated, the difference, and calibration if it was recorded."""
         metric, everyone = self.metric, range(len(self.names))
-        columns = {"client": list(self.names)}
+        columns = [("client", list(self.names))]  # not a dict: a user may call a method "test"
         for split in ("train", "test"):
             held = self.runs[0].samples(split)
-            columns[split] = [f"{count:,.0f}" if np.isfinite(count) else "—" for count in held]
-        sides = {self.baseline: self.alone, self.method: self.own}
-        columns |= {name: [_cell(side, i, metric) for i in everyone] for name, side in sides.items() if side}
+            columns.append((split, [f"{count:,.0f}" if np.isfinite(count) else "—" for count in held]))
+        for name, side in ((self.baseline, self.alone), (self.method, self.own)):
+            columns += [(name, [_cell(side, i, metric) for i in everyone])] if side else []
         if gap := self.difference:
-            columns["difference"] = [_cell(gap, i, metric, "+") for i in everyone]
+            columns.append(("difference", [_cell(gap, i, metric, "+") for i in everyone]))
         if errors := self.calibration:
-            columns["calib. error"] = [" → ".join(CALIBRATION.written(e[i : i + 1]) for e in errors) for i in everyone]
+            written = [" → ".join(CALIBRATION.written(e[i : i + 1]) for e in errors) for i in everyone]
+            columns.append(("calib. error", written))
         title = f"Clients: {self.method}" + (f" against {self.baseline}" if gap else "")
-        rows = [tuple(cells[i] for cells in columns.values()) for i in self.order]
-        return Sheet(title, list(columns), rows, [*filter(None, [self.verdict]), self._about(), OVER[self.over]])
+        rows = [tuple(cells[i] for _, cells in columns) for i in self.order]
+        return Sheet(
+            title, [name for name, _ in columns], rows, [*filter(None, [self.verdict]), self._about(), OVER[self.over]]
+        )
 
     @property
     def calibration(self) -> list[np.ndarray]:
