@@ -148,6 +148,37 @@ def test_secure_sums_over_real_sites_are_those_of_inline_and_survive_a_killed_si
     assert all(r["replied"] >= 3 and "sum_lost" not in r for r in rounds(folder))
 
 
+def test_a_robust_mean_over_real_sites_is_that_of_inline(tmp_path):
+    folder = make(tmp_path / "f", "clients=3", "method=fedrep", "rounds=2", "robust=median")
+    with started(folder) as (server, _):
+        wait_until(lambda: server.ended, "the run did not end")
+        assert server.process.returncode == 0, server.text
+    equals_inline(folder, tmp_path / "inline")
+
+
+@pytest.mark.parametrize(
+    ("words", "spent"),
+    [
+        (["method=fedavg", "privacy.sample_epsilon=8", "batch=20"], "sample_epsilon"),
+        (["method=fedrep", "privacy.body=dp+secure-sum", "privacy.epsilon=8", "privacy.delta=0.01"], "epsilon"),
+    ],
+)
+def test_noise_of_real_sites_comes_from_their_own_secrets(tmp_path, words, spent):
+    folder = make(tmp_path / "f", "clients=3", "rounds=2", *words)
+    with started(folder) as (server, _):
+        wait_until(lambda: server.ended, "the run did not end")
+        assert server.process.returncode == 0, server.text
+    assert [r["replied"] for r in rounds(folder)] == [3, 3]
+    first, last = (r[spent] for r in rounds(folder))
+    assert 0 < first < last <= 8
+    keys = {next(folder.site(i).rglob("noise.key")).read_bytes() for i in range(3)}
+    assert len(keys) == 3
+    start(folder.settings()[1], tmp_path / "inline")
+    server_state = [next(path.rglob("server.safetensors")) for path in (folder.run, tmp_path / "inline")]
+    there, here = map(load_file, server_state)
+    assert not any(torch.equal(there[name], here[name]) for name in here)  # the run's seed does not give the noise away
+
+
 def test_a_killed_site_comes_back_with_its_state_and_a_killed_server_carries_on(tmp_path):
     folder = make(tmp_path / "f", "clients=2", "method=fedrep", "rounds=12", "timeout=60", "wait=60")
     with started(folder) as (server, sites):
