@@ -95,6 +95,18 @@ class BareLoop:
             offset += p.numel()
 
 
+class PlainMLP(nn.Module):
+    """A perceptron with one hidden layer, for tables."""
+
+    def __init__(self, inputs: int, classes: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(inputs, hidden)
+        self.fc = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(F.relu(self.hidden(x)))
+
+
 class PlainCNN(nn.Sequential):
     """The papers' 4-layer CNN as one writes it by hand."""
 
@@ -119,3 +131,8 @@ def tensors(federation: Federation) -> list[Client]:
         return floats(split.take(torch.arange(len(split)))), split.y
 
     return [(*whole(c.train), *whole(c.test)) for c in federation.clients]
+
+
+def plain_net(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The net of the benchmarks for images, or for the rows of a table."""
+    return PlainCNN(shape, classes) if len(shape) == 3 else PlainMLP(shape[0], classes)

@@ -15,10 +15,10 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
-from bench.bare import Client, PlainCNN
+from bench.bare import Client, plain_net
 
 CORES = len(os.sched_getaffinity(0))
 TEST_BATCH = 512  # as in the bare loop
@@ -37,9 +37,9 @@ class Job:
     epochs: int
 
     @cached_property
-    def net(self) -> PlainCNN:
+    def net(self) -> nn.Module:
         """A net with the initial weights, made once per process."""
-        net = PlainCNN(tuple(self.clients[0][0].shape[1:]), self.classes)
+        net = plain_net(tuple(self.clients[0][0].shape[1:]), self.classes)
         vector_to_parameters(self.start.clone(), net.parameters())
         return net
 

@@ -2,6 +2,7 @@
 
     FEDTAILOR_DATA=… python -m bench.peers --json peers.json
     FEDTAILOR_DATA=… python -m bench.peers --json peers.json --fraction 0.02 --rounds 2      # a quick check that everything runs
+    python -m bench.peers --json table.json --table      # 500 clients of 60 rows and 13 features, batch 10, five epochs, an MLP
 
 All do the same job: 20 % of Fashion-MNIST dealt to 20 clients (Dirichlet 0.1), the CNN of `bench.bare` from the same initial weights, one
 epoch of SGD per client (batch 10, lr 0.005, no incomplete last batch), the mean weighted by samples, and its accuracy on the test samples
@@ -40,12 +41,14 @@ from typing import Any
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from bench.bare import BareLoop, PlainCNN, tensors
+from bench.bare import BareLoop, plain_net, tensors
 from bench.peer_job import CORES, Job, Timing
 from bench.rounds import J_SMALL, simulation
+from bench.stacked import small_clients
 from fedtailor import Config, Federation, Simulation
 from fedtailor.errors import FedTailorError
 
+J_TABLE = ["lr=0.05", "batch=10", "epochs=5"]
 HERE = Path(__file__).parent.parent
 TOLERANCE = 3.0  # points of accuracy by which another order of samples may differ
 LIMIT = 1200  # seconds; Flower was seen to hang where Ray fails to start
@@ -82,19 +85,15 @@ def main() -> None:
     args = parsed(sys.argv[1:])
     torch.set_num_threads(1)
     try:
-        words = [
-            *J_SMALL,
-            f"data.fraction={args.fraction}",
-            f"rounds={args.rounds}",
-            "method=fedavg",
-            "engine=processes",
-        ]
-        config = Config.load(words=words)
-        federation = config.federation()
+        job_words = J_TABLE if args.table else [*J_SMALL, f"data.fraction={args.fraction}"]
+        words = [*job_words, f"rounds={args.rounds}", "method=fedavg"]
+        config = Config.load(words=[*words, "engine=processes"])
+        other = Config.load(words=[*words, "engine=stacked" if args.table else "engine=processes"])
+        federation = small_clients(500) if args.table else config.federation()
     except FedTailorError as error:
         raise SystemExit(str(error)) from None
     job = job_of(federation, config)
-    plain = PlainCNN(federation.shape, federation.classes)
+    plain = plain_net(federation.shape, federation.classes)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "job.npz")
         job.save(path)
@@ -102,7 +101,9 @@ def main() -> None:
             {
                 "bare loop": lambda: bare(job),
                 "fedtailor": lambda: ours(job, simulation(federation, config, plain)),
-                "fedtailor, net=cnn": lambda: ours(job, simulation(federation, config)),
+                "fedtailor, stacked" if args.table else "fedtailor, net=cnn": lambda: ours(
+                    job, simulation(federation, other, plain if args.table else None)
+                ),
                 **{name: partial(theirs, peer, args.venv, path) for name, peer in PEERS.items()},
             }
         )
@@ -120,6 +121,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, required=True, help="write the numbers to this file")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each; the first only warms up")
     parser.add_argument("--fraction", type=float, default=0.2, help="share of Fashion-MNIST")
+    parser.add_argument("--table", action="store_true", help="500 small clients and an MLP instead of the images")
     parser.add_argument("--venv", type=Path, default=HERE / ".venv-peers", help="folder of the peers' environments")
     args = parser.parse_args(words)
     if args.rounds < 2:
@@ -131,7 +133,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
 
 def job_of(federation: Federation, config: Config) -> Job:
     torch.manual_seed(0)
-    start = parameters_to_vector(PlainCNN(federation.shape, federation.classes).parameters()).detach()
+    start = parameters_to_vector(plain_net(federation.shape, federation.classes).parameters()).detach()
     settings = config.settings
     return Job(
         tensors(federation), start, federation.classes, settings.rounds, settings.batch, settings.lr, settings.epochs

