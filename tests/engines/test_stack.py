@@ -66,7 +66,9 @@ def assert_equal(one: Simulation, other: Simulation, tolerance: float) -> None:
     for record, same in zip(one.metrics, other.metrics, strict=True):
         assert record.keys() == same.keys()
         numbers = [name for name in ("loss", "accuracy", "train_loss", "replied") if record.get(name) is not None]
-        assert [record[n] for n in numbers] == pytest.approx([same[n] for n in numbers], rel=max(1e-4, tolerance), nan_ok=True)
+        assert [record[n] for n in numbers] == pytest.approx(
+            [same[n] for n in numbers], rel=max(1e-4, tolerance), nan_ok=True
+        )
 
 
 NAMES = sorted(methods.classes)
