@@ -78,6 +78,8 @@ def test_plot_saves_and_leaves_pyplot_alone(tmp_path):
     assert not _pylab_helpers.Gcf.figs
 
 
-@pytest.mark.parametrize("name", ["$\\foo{$", "\ud800", "\x1b[2J", "a\x00b"])
+@pytest.mark.parametrize("name", ["$\\foo{$", "\ud800", "\x1b[2J", "a\x00b", "", "x" * 5000])
 def test_any_name_can_be_drawn(name, tmp_path):
-    label_figure(np.array([[1, 2], [3, 4]]), (name, "b"), (name, "b")).savefig(tmp_path / "p.png")
+    figure = label_figure(np.array([[1, 2], [3, 4]]), (name, name), (name, "b"))
+    figure.savefig(tmp_path / "p.png")
+    assert figure.axes[0].get_window_extent().width > 100  # it leaves room for the map

@@ -22,6 +22,7 @@ DASHES = ("solid", "dashed", "dashdot", "dotted")
 SHADES = ((0.87, 0.92, 0.96), (0.62, 0.75, 0.87), (0.33, 0.53, 0.72), (0.12, 0.31, 0.47), (0.03, 0.09, 0.18))
 MOST_COLUMNS = 1000  # of a heat map; with more clients, an even selection is shown
 MOST_NAMES = 40  # beside an axis
+WIDEST = 24  # characters of a shortened name
 
 Groups = Mapping[str, Sequence[Result]]
 Ends = tuple[np.ndarray | None, np.ndarray | None]  # of intervals
@@ -84,6 +85,12 @@ def looks() -> Iterator[tuple[str, str]]:
     return zip(cycle(COLOURS), cycle(DASHES), strict=False)
 
 
+def shortened(name: str) -> str:
+    """Shorten a long name in the middle: variants of a method begin alike and differ at the end."""
+    half = WIDEST // 2
+    return name if len(name) <= WIDEST else f"{name[: half - 1]}…{name[-half:]}"
+
+
 def curves(groups: Groups, metric: Headline, title: str = "") -> Chart:
     """Chart the mean over clients per round: one line per method, with a band of ± one deviation over the runs that reached it."""
     lines = []
@@ -113,7 +120,7 @@ def strips(groups: Groups, metric: Headline) -> Chart:
 def label_chart(counts: np.ndarray, labels: Sequence[str], clients: Sequence[str]) -> Chart:
     """Chart the training samples of each class (rows) per client (columns, with their sums); cells without samples stay blank."""
     shown = range(0, len(counts), max(1, -(-len(counts) // MOST_COLUMNS)))
-    columns = [f"{clients[i]} ({counts[i].sum():,})" for i in shown]
+    columns = [f"{shortened(clients[i])} ({counts[i].sum():,})" for i in shown]
     held = counts[shown].T.astype(float)
     heat = Heat(np.where(held > 0, held, np.nan), "samples", columns, by_root=True)
     named = " (its training samples)" if len(shown) <= MOST_NAMES else ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.report.charts import COLOURS, MOST_NAMES, SHADES, Chart, Heat, Series, looks
+from fedtailor.report.charts import COLOURS, MOST_NAMES, SHADES, WIDEST, Chart, Heat, Series, looks, shortened
 from fedtailor.report.sheets import escape_html, one_line
 
 Trace = dict[str, Any]
@@ -16,7 +16,6 @@ Trace = dict[str, Any]
 DASHES = {"solid": "solid", "dashed": "dash", "dashdot": "dashdot", "dotted": "dot"}
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "hexagon")
 GUIDE = {"color": "#888888", "width": 1.2, "dash": "dot"}
-WIDEST = 24  # characters of a name beside an axis
 MOST_POINTS = 240  # of a curve: more than a screen can show
 MOST_DOTS = 4000  # clients drawn one by one beside their boxes
 
@@ -126,14 +125,8 @@ def _layout(chart: Chart) -> dict[str, Any]:
 
 def _places(names: Sequence[str]) -> dict[str, Any]:
     """Ticks with names, which the pointer shows too; the labels of many are left out."""
-    text = [_tick(name) for name in names]
+    text = [escape_html(shortened(name)) for name in names]
     return {"tickvals": list(range(len(text))), "ticktext": text, "showticklabels": len(text) <= MOST_NAMES}
-
-
-def _tick(name: str) -> str:
-    """Shorten a long name in the middle: variants of a method begin alike and differ at the end."""
-    half = WIDEST // 2
-    return escape_html(name if len(name) <= WIDEST else f"{name[: half - 1]}…{name[-half:]}")
 
 
 def _short(values: Iterable[float]) -> list[float | None]:

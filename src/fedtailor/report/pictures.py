@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedtailor.files import replacing
 from fedtailor.printable import drawable
-from fedtailor.report.charts import COLOURS, MOST_NAMES, SHADES, Chart, Heat, Series, label_chart, looks
+from fedtailor.report.charts import COLOURS, MOST_NAMES, SHADES, Chart, Heat, Series, label_chart, looks, shortened
 
 MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*", "<", ">", "h")
 HATCHES = ("", "//", "..", "xx", "--", "oo")
@@ -87,10 +87,10 @@ def draw(axes: Axes, chart: Chart) -> None:
     if chart.in_rows and not chart.heat:
         axes.invert_yaxis()
     if names := _shown(chart.names, chart):
-        size = min(9.0, 60 / max(map(len, names)) + 5)
+        size = min(9.0, 60 / max(1, *map(len, names)) + 5)
         labels = [fill(drawable(name), WIDEST) for name in names]
         (axes.set_yticks if chart.in_rows else axes.set_xticks)(range(len(labels)), labels, fontsize=size)
-    if chart.heat and (names := _shown(chart.heat.columns, chart)):
+    if chart.heat and 0 < len(names := chart.heat.columns) <= MOST_NAMES:
         axes.set_xticks(range(len(names)), [drawable(name) for name in names], fontsize=8, rotation=90)
     elif chart.log:
         axes.set_xscale("log")
@@ -101,8 +101,10 @@ def draw(axes: Axes, chart: Chart) -> None:
 
 
 def _shown(names: Sequence[str], chart: Chart) -> Sequence[str]:
-    """The names to stand beside an axis: of a heat map, only if they are few."""
-    return names if chart.heat is None or len(names) <= MOST_NAMES else ()
+    """The names to stand beside an axis; those of a heat map are shortened, and left out if they are many."""
+    if chart.heat is None:
+        return names
+    return [shortened(name) for name in names] if len(names) <= MOST_NAMES else ()
 
 
 def _draw_line(axes: Axes, line: Series, *, colour: str, **look: Any) -> None:
