@@ -129,10 +129,15 @@ def test_your_model(reader, fedtailor):
     assert "net.width = 0 is not allowed" in fedtailor("run", "net=mynet.py", "net.width=0", code=2)
 
 
+@pytest.fixture(scope="module")
+def method_cards() -> dict[str, str]:
+    return cards.pages()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(methods.classes))
-def test_the_example_of_a_card(name, reader):
-    page = cards.pages()[f"methods/{name}.md"]
+def test_the_example_of_a_card(name, reader, method_cards):
+    page = method_cards[f"methods/{name}.md"]
     assert [block.kind for block in blocks(page)] == ["sh", "python"]
     reader.follow(blocks(page))
     assert reader.known["run"].state == "finished"
