@@ -41,3 +41,10 @@ def test_intervals_of_shares_are_wilsons():
         assert (low[k], high[k]) == pytest.approx((known.low, known.high), abs=1e-6)
     assert high[1] > 0.1  # none of twenty right is not known to be none at all
     assert np.isnan([low[3], high[3]]).all()
+
+
+def test_an_interval_of_shares_ends_at_0_and_1_whatever_is_rounded():
+    """A table once showed an interval from -0."""
+    counts = np.arange(1, 300)
+    assert {f"{low:.0f}" for low in wilson(np.zeros(299), counts)[0]} == {"0"}
+    assert (wilson(np.ones(299), counts)[1] == 1).all()

@@ -40,4 +40,4 @@ def wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray
     share, count = np.clip(share, 0, 1), np.where(count > 0, count, np.nan)
     middle = (share + NORMAL**2 / (2 * count)) / (1 + NORMAL**2 / count)
     reach = NORMAL / (1 + NORMAL**2 / count) * np.sqrt(share * (1 - share) / count + (NORMAL / (2 * count)) ** 2)
-    return np.minimum(middle - reach, share), np.maximum(middle + reach, share)  # at 0 and 1, rounding crosses them
+    return np.clip(middle - reach, 0, share), np.clip(middle + reach, share, 1)  # at 0 and 1, rounding crosses the ends
