@@ -14,8 +14,11 @@ With FEDTAILOR_BLOCKS=full, `quick` is ignored and everything is run as it is wr
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -105,13 +108,27 @@ class Reader:
         if program == "fedtailor":
             return self.fedtailor(*words, *([] if FULL else shlex.split(quick)), code=code)
         assert program in ("python", "pytest"), f"say why this is not run: {line}"
-        start = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if program == "pytest" else []
+        if program == "pytest":
+            start = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+            done = subprocess.run([*start, *words], capture_output=True, text=True, env=outside())
+            assert done.returncode == code, done.stdout + done.stderr
+            return done.stdout
         words, into = (words[:-2], words[-1]) if ">" in words else (words, None)
-        done = subprocess.run([sys.executable, *start, *words], capture_output=True, text=True, env=outside())
-        assert done.returncode == code, done.stdout + done.stderr
+        said = script(words)
         if into:
-            Path(into).write_text(done.stdout)
-        return done.stdout
+            Path(into).write_text(said)
+        return said
+
+
+def script(words: list[str]) -> str:
+    """Return what a program in a file prints, carried out in this process, which has PyTorch already."""
+    before, sys.argv = sys.argv, words
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            runpy.run_path(words[0], run_name="__main__")
+    finally:
+        sys.argv = before
+    return said.getvalue()
 
 
 def shortened(python: str, quick: str) -> str:
