@@ -4,8 +4,9 @@
     python -m bench.stacked --jobs table --workers 1 --turns 2    # a quick look
     python -m bench.stacked --memory                              # the largest memory of 10,000 clients
 
-The jobs: `table` has 500 clients of 60 rows and 13 features, batch 10, five epochs, an MLP 13-64-2; `digits` the embedded digits at 20
-clients with an MLP, five epochs. A round is training, aggregation and evaluation; `steps` is what clients' training alone takes, the part
+The jobs: `table` has 500 clients of 60 rows and 13 features, an MLP 13-64-2, batch 10 and five epochs; `digits` the embedded digits at 20
+clients, with an MLP and five epochs; `heart` the four hospitals, with defaults; `chem97` the 131 education authorities of `bench.natural`
+as it runs them (with FEDTAILOR_DATA). A round is training, aggregation and evaluation; `steps` is the clients' training alone, the part
 that is stacked. The engines take turns, and the median of the ratios is what to compare.
 """
 
@@ -16,6 +17,7 @@ import json
 import resource
 import statistics
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,10 +25,14 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from bench.natural import STUDIES
 from fedtailor import Config, Federation, Simulation
 from fedtailor.engines import stack
+from fedtailor.learning.protocol import Protocol
 from fedtailor.learning.requests import Training
 from fedtailor.learning.stacked import train
+from fedtailor.methods import methods
+from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.mlp import MLP
 
 BEGIN, END = "<!-- stacked: begin -->", "<!-- stacked: end -->"
@@ -36,7 +42,7 @@ METHODS = ("fedavg", "fedrep", "ditto", "pgfedsplit", "fedah")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--jobs", default="table,digits")
+    parser.add_argument("--jobs", default="table,digits,heart,chem97")
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
@@ -48,12 +54,14 @@ def main() -> None:
         print(f"10,000 clients: at most {memory(10_000):,.0f} MB")
         return
     rows = []
-    for job in args.jobs.split(","):
-        federation, net = small_clients(500) if job == "table" else digits(), MLP(hidden=(64,))
+    for name in args.jobs.split(","):
+        job = job_of(name)
         for workers in map(int, args.workers.split(",")):
             for method in args.methods.split(","):
-                row = {"job": job, "workers": workers, "method": method}
-                row |= in_turns(federation, net if job == "table" else MLP(), method, workers, args.turns)
+                if job.federation.task.kind not in methods.find(method).tasks:
+                    continue
+                row = {"job": name, "workers": workers, "method": method}
+                row |= in_turns(job, method, workers, args.turns)
                 rows.append(row)
                 print(" ".join(f"{name} {_short(value)}" for name, value in row.items()), flush=True)
     found = {"turns": args.turns, "rows": rows}
@@ -101,14 +109,34 @@ def small_clients(clients: int, rows: int = 60, features: int = 13) -> Federatio
     return Federation.from_clients(parts)
 
 
-def digits() -> Federation:
-    return Config.load(words=["data=digits", "clients=20"]).federation()
+@dataclass(frozen=True)
+class Job:
+    federation: Federation
+    net: Architecture | None
+    settings: Protocol
+
+    def run(self, method: str, engine: str, workers: int, rounds: int) -> Simulation:
+        protocol = replace(self.settings, rounds=rounds, eval_every=1)
+        return Simulation(self.federation, method, self.net, engine=engine, workers=workers, protocol=protocol)
 
 
-def in_turns(federation: Federation, net: MLP, method: str, workers: int, turns: int) -> dict[str, float]:
+def job_of(name: str) -> Job:
+    if name == "table":
+        return Job(small_clients(500), MLP(hidden=(64,)), Protocol(epochs=5, batch=10, lr=0.05))
+    if name == "chem97":
+        config = STUDIES[name].config("lr=0.02")
+    else:
+        words = {"digits": ["data=digits", "clients=20", "net=mlp", "epochs=5"], "heart": ["data=heart"]}
+        config = Config.load(words=words[name])
+    federation = config.federation()
+    config = config.completed(federation)
+    return Job(federation, config.net, config.settings)
+
+
+def in_turns(job: Job, method: str, workers: int, turns: int) -> dict[str, float]:
     """Seconds per round one by one and stacked, the ratio of the two, and on one core that of the training steps."""
     engines = {"one_by_one": "inline" if workers == 1 else "processes", "stacked": "stacked"}
-    runs = {name: run(federation, net, method, engine, workers, turns + 1) for name, engine in engines.items()}
+    runs = {name: job.run(method, engine, workers, turns + 1) for name, engine in engines.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(turns + 1):
         for name, simulation in runs.items():
@@ -121,17 +149,11 @@ def in_turns(federation: Federation, net: MLP, method: str, workers: int, turns:
     ratio = statistics.median(a / b for a, b in zip(times["one_by_one"], times["stacked"], strict=True))
     found = {**{name: statistics.median(t) for name, t in times.items()}, "ratio": ratio}
     if workers == 1 and method != "pgfedsplit":
-        found["ratio_of_steps"] = steps(federation, net, method)
+        found["ratio_of_steps"] = steps(job, method)
     return found
 
 
-def run(federation: Federation, net: MLP, method: str, engine: str, workers: int, rounds: int) -> Simulation:
-    return Simulation(
-        federation, method, net, engine=engine, workers=workers, rounds=rounds, epochs=5, batch=10, lr=0.05
-    )
-
-
-def steps(federation: Federation, net: MLP, method: str) -> float:
+def steps(job: Job, method: str) -> float:
     """How many times as long the training steps of a round take one by one as stacked, without what surrounds them."""
     spent = {"one_by_one": 0.0, "stacked": 0.0}
 
@@ -150,14 +172,15 @@ def steps(federation: Federation, net: MLP, method: str) -> float:
         patch.object(stack, "train", timed("stacked", train)),
     ):
         for engine in ("inline", "stacked", "inline", "stacked"):
-            with run(federation, net, method, engine, 1, 2) as simulation:
+            with job.run(method, engine, 1, 2) as simulation:
                 simulation.step()
     return spent["one_by_one"] / spent["stacked"]
 
 
 def memory(clients: int) -> float:
     """The largest memory of this process, in MB, after a round of so many clients."""
-    with run(small_clients(clients), MLP(hidden=(64,)), "fedrep", "stacked", 1, 1) as simulation:
+    job = replace(job_of("table"), federation=small_clients(clients))
+    with job.run("fedrep", "stacked", 1, 1) as simulation:
         simulation.step()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 

@@ -46,10 +46,11 @@ def set_global_state(state: list[torch.Tensor]) -> None:
 def seeded(seed: int, *keys: Key) -> Iterator[None]:
     """Seed torch's global generator (initial weights, dropout) from a named stream, and restore it afterwards."""
     # Not torch.manual_seed: without CUDA, each call stores a traceback, half a millisecond and a leak.
-    number = derive(seed, *keys)
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(number)
-        if devices:
-            torch.cuda.manual_seed_all(number)
+    number, before = derive(seed, *keys), global_state()
+    torch.default_generator.manual_seed(number)
+    if len(before) > 1:
+        torch.cuda.manual_seed_all(number)
+    try:
         yield
+    finally:
+        set_global_state(before)
