@@ -97,6 +97,7 @@ def test_the_choice_bolds_the_best_and_marks_those_that_are_not_surely_behind(ev
     assert "| Local | 82.0 ± 1.6 | 0 of 1 |" in page
     assert "Never among them: Local." in page
     assert "FedALA |" not in page
+    assert "in percent: FedAH 91.50 ± 1.29; FedRep 91.50 ± 2.08;" in page  # seeds 0 to 3, which all arms have
 
 
 def test_lists_for_the_terminal(evidence):

@@ -154,8 +154,11 @@ def _row(c: Compared) -> tuple[str, ...]:
 
 
 def _means(claim: ClaimEvidence) -> str:
-    means = {arm.arm: list(arm.means.values()) for arm in claim.arms if len(arm.means) > 1}
-    return "; ".join(f"{arm} {np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" for arm, values in means.items())
+    """Mean and deviation of each arm over the seeds that all arms with runs have: those of other seeds' clients cannot be compared."""
+    ran = [arm for arm in claim.arms if arm.means]
+    seeds = sorted(set.intersection(*(set(arm.means) for arm in ran))) if ran else []
+    values = {arm.arm: [arm.means[seed] for seed in seeds] for arm in ran if len(seeds) > 1}
+    return "; ".join(f"{arm} {np.mean(own):.2f} ± {np.std(own, ddof=1):.2f}" for arm, own in values.items())
 
 
 def _weakest(claim: ClaimEvidence) -> str:
