@@ -31,8 +31,8 @@ class Batches:
         self, x: Tensor, y: Tensor, size: int, epochs: int, steps: int | None, generator: torch.Generator
     ) -> None:
         self.x, self.y, self.size, self.epochs, self.steps, self.generator = x, y, size, epochs, steps, generator
-        self.rows = min(size, len(y))  # samples of one batch
-        self.per_epoch = len(y) // self.rows if self.rows else 0
+        self.rows = min(size, y.shape[0])  # samples of one batch
+        self.per_epoch = y.shape[0] // self.rows if self.rows else 0
         self.count = min(self.per_epoch * epochs, sys.maxsize if steps is None else steps)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -41,7 +41,7 @@ class Batches:
     def order(self) -> Iterator[Tensor]:
         """For each epoch, the rows of its batches, (batches, rows of a batch)."""
         for _ in range(self.epochs):
-            order = torch.randperm(len(self.y), generator=self.generator)
+            order = torch.randperm(self.y.shape[0], generator=self.generator)
             yield order[: self.per_epoch * self.rows].view(self.per_epoch, self.rows)
 
 
