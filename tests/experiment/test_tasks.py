@@ -170,7 +170,7 @@ def test_every_method_learns_every_task_it_claims(name, kind):
     options = dict(OPTIONS.get(name, {}))
     if any(f.name == "ft_epochs" for f in dataclasses.fields(methods.classes[name])):
         options["ft_epochs"] = 2
-    run = Simulation(federation, methods.build(name, options), net, **TRAINING, rounds=4).run()
+    run = Simulation(federation, methods.build(name, options), net, **TRAINING, rounds=3).run()
     assert all(math.isfinite(r["loss"]) for r in run.metrics)
     outputs = run.personal(0)(federation.clients[0].test.x)
     assert outputs.shape == (SIZES[0], federation.task.outputs)
