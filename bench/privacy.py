@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -26,7 +26,8 @@ from fedtailor.files import replace_text
 from fedtailor.report.pictures import save
 from fedtailor.report.sheets import Sheet, as_markdown
 
-EPSILONS = (1.0, 2.0, 8.0, None)  # None: without privacy
+Amount = float | Literal["clip"] | None  # ε; or clipped and sampled as with it, but without noise; or without privacy
+AMOUNTS: tuple[Amount, ...] = (1.0, 2.0, 8.0, "clip", None)
 SEEDS = (0,)
 DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 COMMON = (
@@ -49,22 +50,24 @@ OWN = {"pgfedsplit": "method.head_agg=false method.gaussian=false method.proto_r
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a data set, a method, ε (None: without privacy) and a seed."""
+    """One run: a data set, a method, how much privacy, and a seed."""
 
     data: str
     method: str
-    epsilon: float | None
+    amount: Amount
     seed: int
 
     @property
     def folder(self) -> str:
-        amount = "plain" if self.epsilon is None else f"eps{self.epsilon:g}"
-        return f"{self.data}-{self.method}-{amount}-s{self.seed}"
+        amount = self.amount or "plain"
+        name = amount if isinstance(amount, str) else f"eps{amount:g}"
+        return f"{self.data}-{self.method}-{name}-s{self.seed}"
 
     @property
     def words(self) -> str:
         rules = METHODS[self.method][0]
-        private = f"{rules} privacy.epsilon={self.epsilon:g} privacy.clip={CLIP}" if rules and self.epsilon else ""
+        much = "noise=0" if self.amount == "clip" else f"epsilon={self.amount or 0:g}"
+        private = f"{rules} privacy.{much} privacy.clip={CLIP}" if rules and self.amount else ""
         return " ".join(
             f"method={self.method} data={self.data} seed={self.seed} {COMMON} {OWN.get(self.method, '')} {private}".split()
         )
@@ -74,8 +77,8 @@ def cells() -> Iterator[Cell]:
     for seed in SEEDS:
         for data in DATA:
             for method in METHODS:
-                for epsilon in EPSILONS if METHODS[method][0] else (None,):
-                    yield Cell(data, method, epsilon, seed)
+                for amount in AMOUNTS if METHODS[method][0] else (None,):
+                    yield Cell(data, method, amount, seed)
 
 
 def run(folder: Path) -> None:
@@ -98,18 +101,20 @@ def page(folder: Path, target: Path) -> None:
             k: last.get(k)
             for k in ("accuracy_mean", "worst_decile", "epsilon", "epsilon_rdp", "noise_multiplier", "delta")
         }
-        asked = {"data": cell.data, "method": cell.method, "epsilon_asked": cell.epsilon, "seed": cell.seed}
+        asked = {"data": cell.data, "method": cell.method, "asked": cell.amount, "seed": cell.seed}
         rows.append({**asked, "command": f"fedtailor run {cell.words}", **kept})
     replace_text(target.with_suffix(".json"), json.dumps(rows, indent=1) + "\n")
     _picture(rows, target.with_suffix(".png"))
     replace_text(target, _text(rows, target.with_suffix(".png").name))
 
 
-def _mean(
-    rows: list[dict[str, Any]], data: str, method: str, epsilon: float | None, key: str = "accuracy_mean"
-) -> float:
-    found = [r[key] for r in rows if (r["data"], r["method"], r["epsilon_asked"]) == (data, method, epsilon)]
+def _mean(rows: list[dict[str, Any]], data: str, method: str, amount: Amount, key: str = "accuracy_mean") -> float:
+    found = [r[key] for r in rows if (r["data"], r["method"], r["asked"]) == (data, method, amount)]
     return float(np.mean(found)) if found else float("nan")
+
+
+def _title(amount: Amount) -> str:
+    return f"ε = {amount:g}" if isinstance(amount, float) else amount or "plain"
 
 
 def _text(rows: list[dict[str, Any]], picture: str) -> str:
@@ -118,15 +123,15 @@ def _text(rows: list[dict[str, Any]], picture: str) -> str:
         "Written by `python -m bench.privacy` from the numbers of its runs. 1,000 clients with two classes and some 21 training samples "
         "each, a net with one hidden layer of 16, 20 rounds with 200 clients expected in each. The settings are the same for all methods: "
         f"chosen in pilots so that FedAvg learns without privacy; the clip, {CLIP}, is not tuned. ε is that of clients for the whole run, "
-        "with δ = N^−1.1; ∞ is a run without privacy, in which clients are weighted by samples. One seed. Accuracy in percent, mean over "
-        "clients.",
+        "with δ = N^−1.1. *Plain* is a run without privacy, in which clients are weighted by samples; *clip* is clipped, averaged and "
+        "sampled as with ε, but has no noise, so that one sees what the noise costs. One seed. Accuracy in percent, mean over clients.",
         f"![Accuracy by ε]({picture})",
     ]
     for data, title in DATA.items():
         local = 100 * _mean(rows, data, "local", None)
-        header = ("method", "shared", *("∞" if e is None else f"ε = {e:g}" for e in reversed(EPSILONS)))
+        header = ("method", "shared", *(_title(amount) for amount in reversed(AMOUNTS)))
         lines = [
-            (name, METHODS[name][1], *(f"{100 * _mean(rows, data, name, e):.1f}" for e in reversed(EPSILONS)))
+            (name, METHODS[name][1], *(f"{100 * _mean(rows, data, name, a):.1f}" for a in reversed(AMOUNTS)))
             for name in METHODS
             if METHODS[name][0]
         ]
@@ -135,11 +140,11 @@ def _text(rows: list[dict[str, Any]], picture: str) -> str:
             f"Training alone, which spends nothing: {local:.1f} %.",
             as_markdown(Sheet("", header, lines, left=2)).strip(),
         ]
-    noises = sorted({(r["epsilon_asked"], r["noise_multiplier"]) for r in rows if r["noise_multiplier"]})
+    noises = sorted({(r["asked"], r["noise_multiplier"]) for r in rows if r["noise_multiplier"]})
     told = ", ".join(f"{noise:g} for ε = {epsilon:g}" for epsilon, noise in noises)
     parts += [
         "## How to run one of them",
-        f"`{next(r['command'] for r in rows if r['epsilon_asked'] and r['method'] == 'fedrep')}`",
+        f"`{next(r['command'] for r in rows if r['asked'] and r['method'] == 'fedrep')}`",
         f"Noise multipliers that were solved for: {told}. privacy.json has the command and the numbers of every run.",
     ]
     return "\n\n".join(parts) + "\n"
@@ -148,14 +153,14 @@ def _text(rows: list[dict[str, Any]], picture: str) -> str:
 def _picture(rows: list[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(5.2 * len(DATA), 4.2), layout="constrained")
     axes = figure.subplots(1, len(DATA), squeeze=False)[0]
-    places = list(range(len(EPSILONS)))
+    places = list(range(len(AMOUNTS)))
     for axis, (data, title) in zip(axes, DATA.items(), strict=True):
         for name in METHODS:
             if METHODS[name][0]:
-                axis.plot(places, [100 * _mean(rows, data, name, e) for e in EPSILONS], marker="o", label=name)
+                axis.plot(places, [100 * _mean(rows, data, name, a) for a in AMOUNTS], marker="o", label=name)
         axis.axhline(100 * _mean(rows, data, "local", None), color="grey", linestyle=":", label="local")
-        axis.set_xticks(places, ["∞" if e is None else f"{e:g}" for e in EPSILONS])
-        axis.set(title=title, xlabel="ε", ylabel="accuracy (%)")
+        axis.set_xticks(places, [_title(amount) for amount in AMOUNTS])
+        axis.set(title=title, ylabel="accuracy (%), mean over clients")
         axis.legend()
     save(figure, path)
 

@@ -42,6 +42,8 @@ class SecretShares:
 
     def reveal(self, client: int, survivors: Sequence[int]) -> None:
         sums = self._sums()
+        if not sums:
+            raise Refused(f"'{self.file}', which says which sum is under way, is gone")
         name = list(sums)[-1]
         if sums[name] not in ([], list(survivors)):
             raise Refused(

@@ -47,5 +47,5 @@ def still_learnt(name: str, rule: Rule) -> str:
 
 def possible_rules(method: type[Method]) -> dict[str, str]:
     """Return the rules that each entry of a method can have; those of means only where the server does nothing but average."""
-    means = "dp, secure-sum, robust(NAME), plain, refuse"
+    means = "dp, secure-sum, dp+secure-sum, robust(NAME), plain, refuse"
     return {name: means if name in method.averaged else "plain, refuse" for name in method.up}
