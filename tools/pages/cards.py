@@ -212,5 +212,5 @@ def example(name: str) -> str:
 def _example(cls: type[Method]) -> str:
     made = f"ft.{cls.__name__}()"
     python = f'import fedtailor as ft\n\nrun = ft.run("digits", {made}, rounds=10)  # options are arguments of {cls.__name__}'
-    quick = "<!-- quick: rounds=1 clients=4 data.fraction=0.5 -->\n"
+    quick = "<!-- quick: rounds=1 clients=4 data.fraction=0.2 -->\n"
     return f"{quick}```sh\n{example(cls.name)}\n```\n\n{quick}```python\n{python}\n```\n"

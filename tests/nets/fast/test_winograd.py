@@ -81,3 +81,16 @@ def test_it_is_used_where_it_pays(
     exact = conv2d(x.double(), layer.weight.double(), layer.bias.double())
     error = (y.double() - exact).abs().max() / exact.abs().max()
     assert error < (1e-5 if taken else 2e-6)  # single precision, as docs/performance.md states it
+
+
+def test_what_was_first_computed_for_scoring_serves_training_too() -> None:
+    winograd._matrices.cache_clear()
+    winograd._tiling.cache_clear()
+    inputs = images(2, 3, 12, 12, 5, 5, torch.float64)
+    x, weight, bias = inputs
+    with torch.inference_mode():
+        scored = convolve(x, weight, bias, 0)
+    y, *slopes = all_of(convolve(x, weight, bias, 0), inputs)
+    assert torch.equal(y, scored)
+    for ours, theirs in zip(slopes, all_of(conv2d(x, weight, bias), inputs)[1:], strict=True):
+        torch.testing.assert_close(ours, theirs)

@@ -107,6 +107,9 @@ class _Convolution(torch.autograd.Function):
 
 
 @cache
+@torch.inference_mode(
+    False
+)  # scores may be computed first, and a tensor made in inference mode could not serve training
 def _matrices(kernel: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return Aᵀ and G for kernels of a size, in two dimensions: their Kronecker products with themselves."""
     one_way = _evaluate(SIDE, kernel).T, _evaluate(kernel, kernel)
@@ -115,6 +118,7 @@ def _matrices(kernel: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 @cache
+@torch.inference_mode(False)
 def _tiling(side: int, kernel: int, border: int, dtype: torch.dtype) -> Tensor:
     """Return Bᵀ for all tiles along one side, (points · tiles) × pixels; it accounts for overlapping tiles and the border."""
     b = torch.linalg.inv(_evaluate(SIDE + kernel - 1, kernel)).T
