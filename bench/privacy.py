@@ -125,6 +125,7 @@ def _text(rows: list[dict[str, Any]], picture: str) -> str:
         f"chosen in pilots so that FedAvg learns without privacy; the clip, {CLIP}, is not tuned. ε is that of clients for the whole run, "
         "with δ = N^−1.1. *Plain* is a run without privacy, in which clients are weighted by samples; *clip* is clipped, averaged and "
         "sampled as with ε, but has no noise, so that one sees what the noise costs. One seed. Accuracy in percent, mean over clients.",
+        _losses(rows),
         f"![Accuracy by ε]({picture})",
     ]
     for data, title in DATA.items():
@@ -148,6 +149,23 @@ def _text(rows: list[dict[str, Any]], picture: str) -> str:
         f"Noise multipliers that were solved for: {told}. privacy.json has the command and the numbers of every run.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _losses(rows: list[dict[str, Any]]) -> str:
+    """What the smallest ε costs each method: beside its own run without privacy, and beside that without noise."""
+
+    def lost(against: Amount) -> str:
+        points = {
+            name: [100 * (_mean(rows, data, name, against) - _mean(rows, data, name, AMOUNTS[0])) for data in DATA]
+            for name, (rules, _) in METHODS.items()
+            if rules
+        }
+        return ", ".join(f"{name} {' and '.join(f'{p:.1f}' for p in own)}" for name, own in points.items())
+
+    return (
+        f"Points lost at {_title(AMOUNTS[0])} against the plain run, on {' and '.join(DATA.values())}: {lost(None)}. Of these by noise "
+        f"and not by the clip: {lost('clip')}."
+    )
 
 
 def _picture(rows: list[dict[str, Any]], path: Path) -> None:
