@@ -169,7 +169,7 @@ def test_what_cannot_be_sent_is_told():
 def test_a_run_that_loses_an_actor_goes_on_with_a_new_one_to_the_same_bits(tmp_path, caplog, monkeypatch):
     engines = []
     monkeypatch.setattr(
-        "fedtailor.experiment.simulation.start_engine", lambda *a: engines.append(start_engine(*a)) or engines[-1]
+        "fedtailor.experiment.setup.start_engine", lambda *a: engines.append(start_engine(*a)) or engines[-1]
     )
 
     def config(engine: str) -> Config:
