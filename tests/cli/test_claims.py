@@ -50,6 +50,18 @@ def test_lists_plans_runs_and_writes_the_page(tiny, tmp_path):
     assert "Alone is better." in (tmp_path / "runs" / "evidence.md").read_text()
 
 
+def test_runs_that_the_folder_of_the_page_keeps_are_not_run_again(tiny, tmp_path):
+    out, page = tmp_path / "runs", tmp_path / "page"
+    for job in tiny.jobs(out):
+        carry_on(job)
+    typed("--out", str(out), "--page", str(page))
+    first = (page / "evidence.json").read_text()
+    assert "2/2" in typed("--run", "--out", str(tmp_path / "elsewhere"), "--page", str(page))
+    assert not (tmp_path / "elsewhere" / "cells").exists()
+    assert (page / "evidence.json").read_text() == first
+    assert (tmp_path / "elsewhere" / "evidence-runs.json").read_text() == (page / "evidence-runs.json").read_text()
+
+
 def test_an_unknown_claim_is_named():
     with pytest.raises(FedTailorError, match="no claim 'fedha'"):
         CliRunner().invoke(app, ["claims", "fedha"], catch_exceptions=False)

@@ -21,7 +21,10 @@ def claims(
     plan: Annotated[bool, typer.Option("--plan", help="only say what the missing runs would cost")] = False,
     run: Annotated[bool, typer.Option("--run", help="carry out the missing runs, then write the page")] = False,
     page: Annotated[
-        Path | None, typer.Option(help="write the page, its pictures and evidence.json into this folder")
+        Path | None,
+        typer.Option(
+            help="write the page, its pictures and the finished runs into this folder; those in it already count"
+        ),
     ] = None,
     tuned: Annotated[
         Path | None,
@@ -35,16 +38,20 @@ def claims(
 
     Each claim is tested under an affordable protocol, paired by seed and client. Claims share runs. The same command given again resumes
     where it was interrupted; `--plan` measures seconds per round and says how many hours are left, which the page then shows, too.
+    The folder of the page keeps the scores of finished runs (evidence-runs.json). They are not run again, so that a campaign can go on on
+    another machine.
     """
     with importing():
         from fedtailor.cli.jobs import estimated, run_all, say_time
         from fedtailor.papers.claims.claim import jobs_of, named
         from fedtailor.papers.claims.evidence import evidence_of, remembered
+        from fedtailor.papers.claims.finished import finished_runs, keep_runs, kept_runs, run_of
         from fedtailor.papers.estimate import Estimate
         from fedtailor.report.evidence import listing, plan_listing, write_evidence
         from fedtailor.report.sheets import as_rich
     asked = named(names or [])
-    jobs = jobs_of(asked, out)
+    kept = kept_runs(page) if page else {}
+    jobs = [job for job in jobs_of(asked, out) if not run_of(job, kept)]
     left = estimated(console, jobs) if plan or run else Estimate()
     seconds = remembered(out, left.seconds)
     gaps = left.gaps
@@ -55,9 +62,11 @@ def claims(
             console.print("Interrupted. The same command carries on.")
             raise typer.Exit(130)
         gaps = ended.gaps
-    found = evidence_of(asked, out, seconds, tuned)
+    finished = {**kept, **finished_runs(jobs)}
+    found = evidence_of(asked, out, seconds, tuned, finished)
     console.print(as_rich(plan_listing(found, workers) if plan else listing(found)))
     for folder in [] if plan else [*([out] if run else []), *([page] if page else [])]:
-        console.print(f"Written: {', '.join(map(str, write_evidence(found, folder)))}", soft_wrap=True)
+        written = [*write_evidence(found, folder), keep_runs(folder, finished)]
+        console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True)
     for reason in dict.fromkeys(gaps.values()):
         console.print(f"Cannot be run: {reason}", style="yellow", soft_wrap=True)

@@ -12,17 +12,13 @@ import numpy as np
 from pydantic import BaseModel
 
 from fedtailor.experiment.headline import Headline
-from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.files import make_folder, replace_text
 from fedtailor.papers.claims.claim import Arm, ArmPair, Claim, in_points, jobs_of
 from fedtailor.papers.claims.effect import Effect, effect, together, verdict
-from fedtailor.papers.estimate import seconds_per_step
+from fedtailor.papers.claims.finished import Finished, finished_runs, run_of
 from fedtailor.papers.grid import Job
-from fedtailor.papers.measures import MeasuredRun
 from fedtailor.papers.presets import find
 from fedtailor.papers.reproduction import ReproducedCell, rank_correlation
-
-LAST = 0.8  # the last fifth of the rounds begins here
 
 
 class Compared(BaseModel):
@@ -116,24 +112,29 @@ Runs = Mapping[Arm, Mapping[int, ArmRun]]
 
 
 def evidence_of(
-    claims: Sequence[Claim], out: Path, left: Mapping[str, float] | None = None, tuned: Path | None = None
+    claims: Sequence[Claim],
+    out: Path,
+    left: Mapping[str, float] | None = None,
+    tuned: Path | None = None,
+    finished: Finished | None = None,
 ) -> Evidence:
-    """Judge the claims by the finished runs below `out`, and by the tuned runs in the file that bench.judge writes.
+    """Judge the claims by finished runs, and by the tuned runs in the file that bench.judge writes.
 
-    `left` has the estimated seconds of runs that are not finished.
+    `left` has the estimated seconds of runs that are not finished; `finished` are by default those below `out`.
     """
     judge = json.loads(tuned.read_text()) if tuned else {}
     jobs = jobs_of(claims, out)
-    done = [job for job in jobs if job.finished]
+    ended = finished_runs(jobs) if finished is None else finished
+    done = [run for job in jobs if (run := run_of(job, ended))]
     return Evidence(
-        claims=[_judged(claim, out, left or {}, judge) for claim in claims],
+        claims=[_judged(claim, out, left or {}, judge, ended) for claim in claims],
         protocols={
             p.name: ProtocolRun(title=p.title, overrides=" ".join(p.overrides), changed=p.changed)
             for p in (c.protocol for c in claims)
         },
         runs=len(jobs),
         finished=len(done),
-        seconds=round(sum(map(_seconds, done)), 1),
+        seconds=round(sum(run.seconds for run in done), 1),
     )
 
 
@@ -147,9 +148,13 @@ def remembered(out: Path, seconds: Mapping[str, float]) -> dict[str, float]:
     return {**known, **seconds}
 
 
-def _judged(claim: Claim, out: Path, left: Mapping[str, float], judge: Mapping[str, Any]) -> ClaimEvidence:
+def _judged(
+    claim: Claim, out: Path, left: Mapping[str, float], judge: Mapping[str, Any], ended: Finished
+) -> ClaimEvidence:
     known = judge.get(claim.protocol.judged, {})
-    runs = {arm: _tuned(known, arm) if claim.protocol.judged else _finished(claim, arm, out) for arm in claim.arms}
+    runs = {
+        arm: _tuned(known, arm) if claim.protocol.judged else _finished(claim, arm, out, ended) for arm in claim.arms
+    }
     compared = [_compared(claim, comparison, runs) for comparison in claim.comparisons]
     metric = Headline(claim.metric)
     means = {
@@ -178,14 +183,13 @@ def _judged(claim: Claim, out: Path, left: Mapping[str, float], judge: Mapping[s
             for arm in claim.arms
         ],
         rank_correlation=_rank_correlation(claim, means),
-        cost=_cost(claim.jobs(out), left),
+        cost=_cost(claim.jobs(out), left, ended),
     )
 
 
-def _finished(claim: Claim, arm: Arm, out: Path) -> dict[int, ArmRun]:
-    jobs = {seed: claim.job(arm, seed, out) for seed in range(claim.seeds)}
-    runs = {seed: MeasuredRun(job.folder, job.config) for seed, job in jobs.items() if job.finished}
-    return {seed: ArmRun(run.scores(claim.metric), last_gain(run, claim.metric)) for seed, run in runs.items()}
+def _finished(claim: Claim, arm: Arm, out: Path, ended: Finished) -> dict[int, ArmRun]:
+    runs = {seed: run_of(claim.job(arm, seed, out), ended) for seed in range(claim.seeds)}
+    return {seed: ArmRun(run.clients(claim.metric), run.gains[claim.metric]) for seed, run in runs.items() if run}
 
 
 def _tuned(known: Mapping[str, Any], arm: Arm) -> dict[int, ArmRun]:
@@ -226,20 +230,6 @@ def _rounded(found: Effect) -> dict[str, object]:
     }
 
 
-def last_gain(run: MeasuredRun, metric: str) -> float:
-    """Return the points that the mean over clients gained over the last fifth of the rounds; 0 for a method that fine-tunes after them.
-
-    What its clients have before fine-tuning says little about what they have afterwards.
-    """
-    if run.config.method.closing_steps:
-        return 0.0
-    mean = Headline(metric)
-    values = {r["round"]: mean.of(r, "mean") for r in run.rounds}
-    known = {r: value for r, value in values.items() if np.isfinite(value)}
-    before = [value for r, value in known.items() if r <= LAST * run.config.settings.rounds]
-    return 100 * (list(known.values())[-1] - before[-1]) if before else np.inf
-
-
 def _rank_correlation(claim: Claim, means: Mapping[Arm, Mapping[int, float]]) -> float | None:
     """Return Spearman's correlation with the published column if all of its rows were run with all seeds."""
     numbers = {cell.row: in_points(cell) for cell in find(claim.full[0]).cells if cell.column == claim.full[1]}
@@ -253,21 +243,16 @@ def _rank_correlation(claim: Claim, means: Mapping[Arm, Mapping[int, float]]) ->
     return rank_correlation(cells)
 
 
-def _cost(jobs: Sequence[Job], left: Mapping[str, float]) -> Cost:
-    done = [job for job in jobs if job.finished]
-    open_ = [job for job in jobs if not job.finished]
+def _cost(jobs: Sequence[Job], left: Mapping[str, float], ended: Finished) -> Cost:
+    done = [run for job in jobs if (run := run_of(job, ended))]
+    open_ = [job for job in jobs if not run_of(job, ended)]
     known = all(job.name in left for job in open_)
     probed = [left[job.name] / job.steps for job in open_ if job.name in left and not job.done]
-    rates = probed or [seconds_per_step(MeasuredRun(job.folder, job.config).rounds) for job in jobs if job.done]
+    rates = probed or [run.seconds / run.steps for run in done]
     return Cost(
         runs=len(jobs),
         finished=len(done),
-        seconds=round(sum(map(_seconds, done)), 1),
+        seconds=round(sum(run.seconds for run in done), 1),
         seconds_left=round(sum(left[job.name] for job in open_), 1) if known else None,
         seconds_per_round=round(float(np.mean(rates)), 3) if rates else None,
     )
-
-
-def _seconds(job: Job) -> float:
-    records = RunFolder(job.folder).records()
-    return seconds_per_step(records) * len(records)
