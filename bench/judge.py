@@ -5,7 +5,7 @@
     python -m bench.judge page runs/judge --page docs/results/judge.md --json docs/results/judge.json
 
 Each setting has a folder of its own, which `fedtailor report` reads; the same command goes on after an interruption. The page is made of
-judge.json, which has the score of every client in every run. Settings whose folders are gone stay in it as they are.
+judge.json, which has the score of every client in every run. What it has of settings and methods whose folders are gone stays in it.
 """
 
 from __future__ import annotations
@@ -124,13 +124,14 @@ def collect(folder: Path) -> dict[str, Any]:
                 }
             )
         found[name] = {method: own for method, own in by_method.items() if len(own["runs"]) == len(SEEDS)}
-    return {name: methods for name, methods in found.items() if LOCAL in methods}
+    return found
 
 
 def merged(path: Path, fresh: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a judge.json with those just collected in place of older ones of the same setting."""
-    both = json.loads(path.read_text()) | fresh
-    return {name: both[name] for name in SETTINGS if name in both}
+    """Return the numbers of a judge.json with those just collected in place of older ones of the same setting and method."""
+    old = json.loads(path.read_text())
+    both = {name: {**old.get(name, {}), **fresh.get(name, {})} for name in SETTINGS}
+    return {name: methods for name, methods in both.items() if methods}
 
 
 def _tuning(trials: Sequence[Trial]) -> dict[str, Any]:
@@ -211,12 +212,12 @@ def _clients(run: Mapping[str, Any]) -> np.ndarray:
 
 
 def whole_ranking(found: Mapping[str, Any]) -> Any:
-    """Rank the methods over the settings that all of them can do, and their seeds."""
-    most = max(len(methods) for methods in found.values())
+    """Rank the judge's methods over the settings that all of them can do, and their seeds; methods beside these ran in some only."""
+    judged = set(METHODS) & set().union(*found.values())
     blocks = {}
     for name, methods in found.items():
-        for seed in SEEDS if len(methods) == most else ():
-            block = {m: _clients(run) for m, own in methods.items() for run in own["runs"] if run["seed"] == seed}
+        for seed in SEEDS if judged <= methods.keys() else ():
+            block = {m: _clients(run) for m in judged for run in methods[m]["runs"] if run["seed"] == seed}
             if block:
                 known = np.isfinite(np.stack(list(block.values()))).all(axis=0)
                 blocks[name, seed] = {m: values[known] for m, values in block.items()}
@@ -298,6 +299,7 @@ def main() -> None:
         return
     fresh = collect(given.folder)
     found = merged(given.json, fresh) if given.json and given.json.exists() else fresh
+    found = {name: methods for name, methods in found.items() if {LOCAL, OWN} <= methods.keys()}  # others are under way
     if given.json:
         replace_text(given.json, json.dumps(found, indent=None, separators=(",", ":")) + "\n")
     if given.page:

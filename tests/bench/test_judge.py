@@ -59,11 +59,20 @@ def test_regret_and_caught_cases_by_hand():
     )
 
 
-def test_settings_whose_folders_are_gone_stay_in_the_file(tmp_path):
+def test_settings_and_methods_whose_folders_are_gone_stay_in_the_file(tmp_path):
     path = tmp_path / "judge.json"
-    path.write_text(json.dumps({"heart": "old", "har": "old"}))
-    assert list(judge.merged(path, {"har": "new", "cifar10-classes": "new"}).items()) == [
-        ("cifar10-classes", "new"),
-        ("har", "new"),
-        ("heart", "old"),
+    path.write_text(json.dumps({"heart": {"local": "old"}, "har": {"local": "old", "fedrep": "old"}}))
+    fresh = {"har": {"fedrep": "new", "ditto": "new"}, "cifar10-classes": {"local": "new"}}
+    assert list(judge.merged(path, fresh).items()) == [
+        ("cifar10-classes", {"local": "new"}),
+        ("har", {"local": "old", "fedrep": "new", "ditto": "new"}),
+        ("heart", {"local": "old"}),
     ]
+
+
+def test_a_method_that_ran_in_one_setting_only_does_not_take_the_others_out_of_the_ranking():
+    some = {name: runs(*[[score, score]] * 5) for name, score in (("local", 0.5), ("fedrep", 0.7), ("tailor", 0.8))}
+    found = {"har": some, "cifar10-classes": {**some, "ditto": runs(*[[0.6, 0.6]] * 5)}}
+    ranked = judge.whole_ranking(found)
+    assert list(ranked.names) == ["tailor", "fedrep", "local"]
+    assert ranked.blocks == 10
