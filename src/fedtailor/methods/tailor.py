@@ -49,7 +49,12 @@ class Tailor(GlobalModel):
     close_lr: float = option(0.01, "its learning rate", above=0.0, search=log_between(0.002, 0.05))
     close_momentum: float = option(0.9, "its momentum", at_least=0.0, at_most=0.999)
     averaged_epochs: int | None = option(None, "epochs whose ends are averaged (none: the later half)", at_least=1)
-    doubt: float = option(20.0, "n₀: with so many samples a client goes half the way to the fitted model", at_least=0.0)
+    doubt: float = option(
+        20.0,
+        "n₀: with so many samples a client goes half the way to the fitted model",
+        at_least=0.0,
+        search=log_between(5, 2000),
+    )
     alone: int = option(
         0, "epochs of a model trained alone, which a client keeps if it is better (0: none)", at_least=0
     )
