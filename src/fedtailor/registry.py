@@ -274,6 +274,9 @@ class Registry(Generic[T]):
     def __contains__(self, name: str) -> bool:
         return _plain(name) in self.aliases
 
+    def __repr__(self) -> str:
+        return f"Registry({self.kind!r}): {', '.join(sorted(self.classes))}"
+
     def find(self, name: Any) -> type[T]:
         """Return the class called `name`; a path to a .py file is imported, and the class it registers returned."""
         if not isinstance(name, str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import get_type_hints
 
+import numpy as np
 import pytest
 
 import fedtailor as ft
@@ -44,6 +45,24 @@ def test_reprs_show_what_differs_from_the_defaults(federation):
     simulation = ft.Simulation(federation, ft.FedRep(head_epochs=5), rounds=2, engine="inline")
     assert repr(simulation) == "Simulation: fedrep (head_epochs=5) on 4 clients, round 0 of 2\n  Protocol(rounds=2)"
     assert repr(federation).splitlines()[0] in federation._repr_html_()
+
+
+def test_every_public_object_has_a_repr_that_says_what_it_is(federation):
+    assert repr(ft.partitions).startswith("Registry('partition'): dirichlet, ")
+    assert repr(ft.EarlyStopping(5)) == "EarlyStopping(5)"
+    assert repr(ft.EarlyStopping(2, "loss", lower_is_better=True)) == "EarlyStopping(2, 'loss', lower_is_better=True)"
+    assert repr(ft.Progress()) == "Progress()"
+    numbers = np.arange(8, dtype=np.float32)
+    assert repr(ft.Federation.from_clients([(numbers[:, None], numbers)])).startswith(
+        "Federation: 1 clients, 1 target, "
+    )
+    with ft.Simulation(federation, "fedrep", rounds=1, batch=4, engine="inline").run() as simulation:
+        size = 4 * simulation.server.state["body"].nbytes
+        assert repr(simulation.server).startswith("Server: round 1, 4 clients; state: body (")
+        assert (
+            repr(simulation.traffic)
+            == f"Traffic(down: body, 4 clients, {size:,} bytes; up: body, 4 clients, {size:,} bytes)"
+        )
 
 
 def test_clients_are_found_by_name_wherever_they_are_by_number(federation):

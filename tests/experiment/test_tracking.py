@@ -53,6 +53,8 @@ def test_mlflow(tmp_path, monkeypatch):
 def test_a_missing_package_is_told_before_anything_runs(tmp_path, monkeypatch, tracker):
     for module in ("tensorboard.summary", "mlflow.tracking"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(FedTailorError, match=r"pip install 'fedtailor\[track\]'"):
+    with pytest.raises(
+        FedTailorError, match=rf"Tracking with {tracker} needs {tracker}, .*pip install 'fedtailor\[track\]'"
+    ):
         run(tmp_path / "a", tracker)
     assert not (tmp_path / "a").exists()

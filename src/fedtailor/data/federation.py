@@ -332,8 +332,9 @@ class Federation:
     def __repr__(self) -> str:
         sizes, kinds = self.sizes, (self.label_counts > 0).sum(axis=1)
         what = {"multilabel": "labels", "regression": "targets"}.get(self.kind, "classes")
+        outputs = "1 target" if self.kind == "regression" and self.classes == 1 else f"{self.classes:,} {what}"
         lines = [
-            f"Federation: {len(self.clients):,} clients, {self.classes:,} {what}, "
+            f"Federation: {len(self.clients):,} clients, {outputs}, "
             f"samples of {shape_words(self.shape)} {dtype_word(self.clients[0].train.x)}",
             f"  {sizes.sum():,} training and {sum(len(c.test) for c in self.clients):,} test samples"
             + (f", {len(self.server):,} at the server" if len(self.server) else ""),

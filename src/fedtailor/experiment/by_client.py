@@ -29,3 +29,12 @@ class Traffic:
 
     down: ByClient[Payload]
     up: ByClient[Payload]
+
+    def __repr__(self) -> str:
+        return f"Traffic(down: {_summary(self.down)}; up: {_summary(self.up)})"
+
+
+def _summary(payloads: Mapping[int, Payload]) -> str:
+    names = dict.fromkeys(name for payload in payloads.values() for name in payload)
+    size = sum(entry.nbytes for payload in payloads.values() for entry in payload.values())
+    return f"{', '.join(names) or 'nothing'}, {len(payloads):,} clients, {size:,} bytes"

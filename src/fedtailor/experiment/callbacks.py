@@ -30,6 +30,9 @@ class Callback:
     def on_end(self, simulation: Simulation) -> None:
         """Called once nothing more is run, also after an interruption or an error."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
 
 class EarlyStopping(Callback):
     """End the rounds when a metric has not improved for `patience` evaluations; the closing steps follow.
@@ -66,6 +69,10 @@ class EarlyStopping(Callback):
         if values and len(values) - 1 - values.index(max(values)) >= self.patience:
             simulation.stop()
 
+    def __repr__(self) -> str:
+        metric = f", {self.metric!r}" if self.metric else ""
+        return f"EarlyStopping({self.patience}{metric}{', lower_is_better=True' if self.sign < 0 else ''})"
+
 
 class EachRound(Callback):
     """A plain function of each round's record."""
@@ -75,6 +82,9 @@ class EachRound(Callback):
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
         self.function(record)
+
+    def __repr__(self) -> str:
+        return f"EachRound({self.function!r})"
 
 
 Callbacks = Iterable[Callback | Callable[[Record], object]]

@@ -15,6 +15,7 @@ from fedtailor.experiment.callbacks import Callback, Record
 from fedtailor.experiment.config import flat, read_toml
 from fedtailor.experiment.run_folder import RunFolder
 from fedtailor.experiment.simulation import Simulation
+from fedtailor.extras import extra
 
 Log = Callable[[dict[str, float], int], None]  # a round's numbers and its step
 
@@ -25,8 +26,10 @@ class Tracking(Callback):
     def __init__(self, tracker: Literal["tensorboard", "mlflow"]) -> None:
         if tracker not in SINKS:
             raise FedTailorError(f"There is no tracker '{tracker}'. Known: {', '.join(SINKS)}.")
+        self.tracker = tracker
         self.open, *modules = SINKS[tracker]
-        self.modules = [_needed(name) for name in modules]  # fail before anything has begun
+        with extra("track", f"Tracking with {tracker}"):  # fails before anything has begun
+            self.modules = [importlib.import_module(name) for name in modules]
 
     def on_start(self, simulation: Simulation) -> None:
         if simulation.path is None:
@@ -39,6 +42,9 @@ class Tracking(Callback):
 
     def on_end(self, simulation: Simulation) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return f"Tracking({self.tracker!r})"
 
 
 def tensorboard(folder: Path, summary: Any) -> tuple[Log, Callable[[], None]]:
@@ -76,13 +82,3 @@ SINKS: dict[str, Any] = {
     "tensorboard": (tensorboard, "tensorboard.summary"),
     "mlflow": (mlflow, "mlflow.tracking", "mlflow.entities"),
 }
-
-
-def _needed(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        name = module.partition(".")[0]
-        raise FedTailorError(
-            f"--track {name} needs a package that is not installed:  pip install 'fedtailor[track]'"
-        ) from None

@@ -32,6 +32,10 @@ class Server(Participant):
         self.means: dict[str, Mean] = {}  # of entries that the run has a rule for; those of the others are plain
         self.expected: float | None = None  # share of clients in a round, where it must not depend on who replied
 
+    def __repr__(self) -> str:
+        held = ", ".join(f"{name} {tuple(entry.shape)}" for name, entry in self.state.items())
+        return f"Server: round {self.round}, {len(self.sizes):,} clients; state: {held or 'empty'}"
+
     def begin(self, round: int) -> None:
         """Enter a round: new random streams, an empty log."""
         self.round = round
