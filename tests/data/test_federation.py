@@ -208,6 +208,7 @@ X, Y = np.zeros((4, 3), np.float32), np.array([0, 1, 0, 1])
         ({"a": (X.astype(int) - 1, Y)}, "whole numbers below 0"),
         ({"a": (np.zeros((4, 3, 3), int), Y)}, "Images must be uint8"),
         ({"a": ([[1.0], [1.0, 2.0]], Y[:2])}, "rows differ in length"),
+        ({"a": ((X[:4], Y[:4]), (X[4:6], Y[4:6]))}, "y is not an array: its rows differ in length"),
     ],
 )
 def test_what_cannot_be_a_federation_is_named(parts, complaint):

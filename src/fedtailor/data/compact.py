@@ -18,7 +18,7 @@ def as_samples(x: Array, where: str) -> np.ndarray:
     """Convert samples to a compact type, images to channels first; `where` names them in errors."""
     found = as_type(_numpy(x, where), where)
     if found.ndim < 2:
-        raise FedTailorError(f"{where} has shape {found.shape}: expected one row a sample, such as (n, features).")
+        raise FedTailorError(f"{where} has shape {found.shape}: expected one row per sample, such as (n, features).")
     if 0 in found.shape[1:]:
         raise FedTailorError(f"{where} has shape {found.shape}: its samples hold nothing.")
     if found.dtype == np.uint8:
@@ -67,7 +67,7 @@ def as_labels(y: Array, where: str, kind: Kind = "multiclass") -> np.ndarray:
     if kind in ("multilabel", "regression"):
         return _columns(found, where, kind)
     if found.ndim != 1:
-        raise FedTailorError(f"{where} has shape {found.shape}: expected one label a sample, shape (n,).")
+        raise FedTailorError(f"{where} has shape {found.shape}: expected one label per sample, shape (n,).")
     if kind == "binary" and found.dtype.kind in "bf" and np.isin(found, (0, 1)).all():
         found = found.astype(np.int64)
     if found.dtype.kind not in "iu":
@@ -99,8 +99,8 @@ def named_labels(ys: Sequence[Array]) -> tuple[Sequence[Array], tuple[str, ...]]
 
     Labels that are numbers are returned as they are, without names.
     """
-    found = [y if isinstance(y, Tensor) else np.asanyarray(y) for y in ys]
-    texts = [isinstance(y, np.ndarray) and y.dtype.kind in "USO" and y.ndim == 1 for y in found]
+    found = [_numpy(y, "y") for y in ys]
+    texts = [y.dtype.kind in "USO" and y.ndim == 1 for y in found]
     if not any(texts):
         return ys, ()
     if not all(texts):

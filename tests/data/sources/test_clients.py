@@ -298,7 +298,7 @@ def test_arrays_in_one_file(tmp_path: Path) -> None:
         ({"x": np.eye(3), "y": np.arange(3), "test": np.zeros(2)}, "test has shape"),
         ({"x": np.arange(3), "y": np.arange(3)}, "x has (shape|values of type)"),
         ({"x": np.array([["a"]] * 3), "y": np.arange(3)}, "x has (shape|values of type)"),
-        ({"x": np.eye(3), "y": np.array([[1, 2], [3, 4], [5, 6]])}, "one label a sample"),
+        ({"x": np.eye(3), "y": np.array([[1, 2], [3, 4], [5, 6]])}, "one label per sample"),
         (
             {"x": np.eye(3), "y": np.arange(3), "weight": np.array([1, -1, 1])},
             "weights must be finite and not negative",

@@ -65,7 +65,7 @@ class _Cifar(Source):
         batch = _entries(read_pickle(file_bytes(file), str(file)))
         x, labels = batch.get("data"), batch.get(self.label_key)
         if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != PIXELS:
-            raise FedTailorError(f"{file} has no 'data' of {PIXELS} bytes a row: it is not a batch of {self.name}.")
+            raise FedTailorError(f"{file} has no 'data' of {PIXELS} bytes per row: it is not a batch of {self.name}.")
         if not isinstance(labels, list) or not all(type(label) is int for label in labels) or len(labels) != len(x):
             raise FedTailorError(
                 f"{file} has no '{self.label_key}' with a whole number for each of its {len(x)} images."
