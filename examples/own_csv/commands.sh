@@ -7,4 +7,4 @@ fedtailor show runs/fedrep --clients
 fedtailor compare local fedavg fedrep patients.toml rounds=10 -o runs/comparison
 fedtailor report runs/comparison -o report.html
 fedtailor predict runs/fedrep --client north --data new.csv -o predictions.csv
-fedtailor export runs/fedrep --client north --to models
+fedtailor export runs/fedrep --client north -o models

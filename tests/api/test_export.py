@@ -284,7 +284,7 @@ def test_a_name_that_is_no_folders_name_gives_way_to_the_number():
 @pytest.mark.usefixtures("without_onnx")
 def test_the_command_exports_and_refuses(federation, fedtailor, tmp_path):
     ft.run(federation, "fedavg", net="mlp", out=tmp_path / "r", rounds=1, engine="inline", callbacks=[])
-    said = fedtailor("export", "r", "--client", "client-3", "--client", "0", "--to", "out", cwd=tmp_path)
+    said = fedtailor("export", "r", "--client", "client-3", "--client", "0", "-o", "out", cwd=tmp_path)
     assert "out/client-3" in said
     assert "As the run measured it" in (tmp_path / "out" / "client-0" / "README.md").read_text()
     assert "is not empty" in fedtailor("export", "r", "--client", "0", "--to", "out", code=2, cwd=tmp_path)

@@ -6,11 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
+from fedtailor.cli.app import app
 from fedtailor.data.partition import partitions
 from fedtailor.data.pool import sources
 from fedtailor.methods import methods
@@ -21,7 +25,10 @@ QUICK = ["rounds=2", "clients=4", "partition=iid", "net=mlp", "net.hidden=[8]", 
 COMMANDS = (
     "run",
     "compare",
+    "tune",
+    "recommend",
     "reproduce",
+    "claims",
     "pretrain",
     "show",
     "report",
@@ -42,6 +49,17 @@ COMMANDS = (
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_an_example_in_its_help(fedtailor, command):
     assert f"Example: fedtailor {command}" in " ".join(fedtailor(*command.split(), "--help").split())
+
+
+def test_o_is_short_for_out_everywhere():
+    def writing(command: click.Command) -> Iterator[click.Parameter]:
+        for below in getattr(command, "commands", {}).values():
+            yield from writing(below)
+        yield from (p for p in command.params if {"--out", "-o", "--to"} & {*p.opts})
+
+    found = list(writing(typer.main.get_command(app)))
+    assert len(found) >= 11
+    assert all({"--out", "-o"} <= {*option.opts} for option in found)
 
 
 def test_the_command_says_its_version(fedtailor):
