@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +40,8 @@ from fedtailor.randomness import Key, seeded
 if TYPE_CHECKING:
     from fedtailor.engines.stack import Stack
     from fedtailor.privacy.secure_sum.contributors import Contributors
+
+V = TypeVar("V")
 
 SENT = "sent."  # before the name of an entry in a client's state, which was masked when it was sent
 PARTS = ("train", "validation", "test")  # of a client's samples
@@ -162,54 +163,45 @@ class Worker:
         client = self._client(id, round, "fit")
         client.lr_factor = lr_factor(self.protocol, round)
         client.private = self._private(client)
-        with self._lending("fit", round, payload) as lent, seeded(self.protocol.seed, *client.keys):
-            up = self._audited(self.method.fit(client, lent))
+        up = self._audited(self._call(self.method.fit, client, payload))
         up = kept_apart(up, (payload, client.state))
         if self.sums is not None and self.scored_with_reply:
             client.state |= {f"{SENT}{name}": up[name].clone() for name in self.sums.entries.names}
         self._keep(client, payload)
         loss = sum(client.losses) / len(client.losses) if client.losses else float("nan")
-        told = {**client.logged, **client.trouble}
+        logged: dict[str, float] = {**client.logged, **client.trouble}
         if client.private is not None:  # these come from samples without noise
-            loss, told = float("nan"), {EPSILON: self.budgets[id].spent(steps_of(client.state))}
+            loss, logged = float("nan"), {EPSILON: self.budgets[id].spent(steps_of(client.state))}
         result = None
         if evaluate:
-            trained = {**payload, **up}
-            with (
-                self._lending("personal", round, trained) as lent,
-                seeded(self.protocol.seed, *client.keys, "personal"),
-            ):
-                model = self.method.personal(client, lent)
+            model = self._call(self.method.personal, client, {**payload, **up}, "personal")
             result = self._scored(model, client)
         if self.sums is not None:
             up = self._masked(client, inbox, up, payload)
-        return Outcome(up, len(client.samples), loss, result, told)
+        return Outcome(up, len(client.samples), loss, result, logged)
 
     def sync(self, id: int, round: int, payload: Payload) -> Outcome:
         client = self._client(id, round, "sync")
-        with self._lending("sync", round, payload) as lent, seeded(self.protocol.seed, *client.keys):
-            self.method.sync(client, lent)
+        self._call(self.method.sync, client, payload)
         self._keep(client, payload)
         return Outcome(logged=dict(client.trouble))
 
     def finish(self, id: int, step: int, payload: Payload) -> Outcome:
         client = self._client(id, step, "finish")
-        with self._lending("finish", step, payload) as lent, seeded(self.protocol.seed, *client.keys):
-            self.method.finish(client, lent)
+        self._call(self.method.finish, client, payload)
         self._keep(client, payload)
         return Outcome(logged={**client.logged, **client.trouble})
 
     def onboard(self, id: int, payload: Payload) -> None:
         client = self._client(id, 0, "onboard")
-        with self._lending("onboard", 0, payload) as lent, seeded(self.protocol.seed, *client.keys):
-            self.method.onboard(client, lent)
+        self._call(self.method.onboard, client, payload)
         self._keep(client, payload)
 
     def score(self, id: int, round: int, payload: Payload) -> Outcome:
         if not len(self.clients[id].test) and not self.clients[id].validation:
             return Outcome(score=Score())
         client = self._client(id, round, "evaluate")
-        result = self._scored(self._personal(client, payload), client)
+        result = self._scored(self._call(self.method.personal, client, payload), client)
         return Outcome(score=result, logged=dict(client.trouble))
 
     def evaluate(self, id: int, round: int, payload: Payload) -> Score:
@@ -217,13 +209,13 @@ class Worker:
 
     def personal(self, id: int, round: int, payload: Payload, state: State | None = None) -> nn.Module:
         """Return the model that `score` evaluates, as an independent plain module; `state` is given where it is kept elsewhere."""
-        model = self._personal(self._client(id, round, "evaluate", state), payload)
+        model = self._call(self.method.personal, self._client(id, round, "evaluate", state), payload)
         return model.plain() if isinstance(model, Net) else copy.deepcopy(model)
 
     def features(self, id: int, round: int, payload: Payload, state: State | None, part: str) -> tuple[Tensor, Tensor]:
         """Return what the head of the model that `score` evaluates sees of a part of the client's samples, and the labels, on the CPU."""
         split = self._part(id, part)
-        model = self._personal(self._client(id, round, "evaluate", state), payload)
+        model = self._call(self.method.personal, self._client(id, round, "evaluate", state), payload)
         if not isinstance(model, Net):
             raise FedTailorError(
                 f"The personal model of '{self.method.name}' is a {type(model).__name__}, which is not cut into body and head: it has no "
@@ -245,10 +237,6 @@ class Worker:
     def state(self, id: int) -> State:
         """Return the client's private state, which is its initial one before its first work; that is not stored."""
         return self.states[id] if id in self.states else self._client(id, 0, "state").state
-
-    def _personal(self, client: Client, payload: Payload) -> nn.Module:
-        with self._lending("personal", client.round, payload) as lent, seeded(self.protocol.seed, *client.keys):
-            return self.method.personal(client, lent)
 
     def _masked(self, client: Client, inbox: Payload, up: Payload, sent: Payload) -> Payload:
         """Mask what is summed in secret; leave it out if it does not fit, so that the others' sum is not spoilt."""
@@ -325,17 +313,18 @@ class Worker:
         client.state.update(kept_apart(client.state, (payload,)))
         self.states[client.id] = client.state
 
-    @contextmanager
-    def _lending(self, function: str, round: int, payload: Payload) -> Iterator[Payload]:
-        """Lend a payload to one of the method's functions, which must not write into it: others read the same tensors."""
-        with self._lent.watched((function, round), payload) as written:
-            yield dict(payload)
+    def _call(self, function: Callable[[Client, Payload], V], client: Client, payload: Payload, *purpose: Key) -> V:
+        """Call one of the method's functions with the client's own randomness and a payload that it must not write into."""
+        name, keys = function.__name__, (*client.keys, *purpose)
+        with self._lent.watched((name, client.round), payload) as written, seeded(self.protocol.seed, *keys):
+            result = function(client, dict(payload))
         if written:
             entry = f"payload[{written[0]!r}]"
             raise TypeError(
-                f"{self.method.name} writes into {entry} in {function}(). The server and other clients read the same tensor: "
+                f"{self.method.name} writes into {entry} in {name}(). The server and other clients read the same tensor: "
                 f"change a copy instead, {entry}.clone()."
             )
+        return result
 
     def _audited(self, up: Payload) -> Payload:
         """Refuse to send what the method does not declare."""
