@@ -46,13 +46,13 @@ def claims(
         from fedtailor.papers.claims.claim import jobs_of, named
         from fedtailor.papers.claims.evidence import evidence_of, remembered
         from fedtailor.papers.claims.finished import finished_runs, keep_runs, kept_runs, run_of
-        from fedtailor.papers.estimate import Estimate
+        from fedtailor.papers.estimate import TimeEstimate
         from fedtailor.report.evidence import listing, plan_listing, write_evidence
         from fedtailor.report.sheets import as_rich
     asked = named(names or [])
     kept = kept_runs(page) if page else {}
     jobs = [job for job in jobs_of(asked, out) if not run_of(job, kept)]
-    left = estimated(console, jobs) if plan or run else Estimate()
+    left = estimated(console, jobs) if plan or run else TimeEstimate()
     seconds = remembered(out, left.seconds)
     gaps = left.gaps
     if run and not plan:

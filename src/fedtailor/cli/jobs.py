@@ -9,18 +9,18 @@ from rich.console import Console
 
 from fedtailor.experiment.progress import GridProgress
 from fedtailor.experiment.run import polite_stop
-from fedtailor.papers.estimate import Estimate, estimate
+from fedtailor.papers.estimate import TimeEstimate, estimate
 from fedtailor.papers.grid import GridStatus, Job, carry_out
 
 
-def estimated(console: Console, jobs: Sequence[Job]) -> Estimate:
+def estimated(console: Console, jobs: Sequence[Job]) -> TimeEstimate:
     """Measure how long the unfinished runs will take."""
     torch.set_num_threads(1)  # leave the other cores to the runs
     with console.status("measuring how long it takes") as status:
         return estimate(jobs, lambda text: status.update(f"measuring how long it takes: {text}"))
 
 
-def say_time(console: Console, found: Estimate, workers: int) -> None:
+def say_time(console: Console, found: TimeEstimate, workers: int) -> None:
     left = len(found.seconds)
     if left:
         console.print(
@@ -29,7 +29,7 @@ def say_time(console: Console, found: Estimate, workers: int) -> None:
         )
 
 
-def run_all(console: Console, jobs: Sequence[Job], workers: int, expected: Estimate) -> GridStatus | None:
+def run_all(console: Console, jobs: Sequence[Job], workers: int, expected: TimeEstimate) -> GridStatus | None:
     """Carry out the unfinished runs; return None if interrupted."""
     able = [job for job in jobs if job.name not in expected.gaps]
     bar = GridProgress(console, {job.name: job.steps for job in able})

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Estimate:
+class TimeEstimate:
     """Seconds of work left in each run, and why some runs cannot be done at all."""
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -29,9 +29,9 @@ class Estimate:
         return max(sum(self.seconds.values()) / workers, max(self.seconds.values(), default=0.0))
 
 
-def estimate(jobs: Iterable[Job], tick: Callable[[str], None] = lambda text: None) -> Estimate:
+def estimate(jobs: Iterable[Job], tick: Callable[[str], None] = lambda text: None) -> TimeEstimate:
     """Probe one method of each family on each data set; of a run under way, the rounds that are left count."""
-    found = Estimate()
+    found = TimeEstimate()
     by_data: dict[str, list[Job]] = {}
     for job in jobs:
         if not job.finished:
@@ -48,7 +48,7 @@ def estimate(jobs: Iterable[Job], tick: Callable[[str], None] = lambda text: Non
     return found
 
 
-def _probe_all(jobs: list[Job], federation: Federation, found: Estimate, tick: Callable[[str], None]) -> None:
+def _probe_all(jobs: list[Job], federation: Federation, found: TimeEstimate, tick: Callable[[str], None]) -> None:
     known: dict[str, float | str] = {}
     for job in jobs:
         config = job.config

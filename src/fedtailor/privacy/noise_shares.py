@@ -27,7 +27,7 @@ LARGEST = (
 )
 
 
-class Draws(Protocol):
+class ShareDraws(Protocol):
     """Where a client's shares come from, and what it has to remember of them."""
 
     def normal(self, client: int, round: int, change: Tensor, deviation: float, most: int) -> Tensor:
@@ -59,7 +59,7 @@ class NoiseShares:
 
     options: DPOptions
     rounds: int
-    draws: Draws
+    draws: ShareDraws
 
     @cached_property
     def amount(self) -> Amount:

@@ -1,4 +1,4 @@
-"""What a table says of runs in which some clients attack: who is counted, and how often a backdoor works."""
+"""What a table says about runs in which some clients attack: who is counted, and how often a backdoor works."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _numbers(finding: Finding) -> tuple[str, str]:
 
 
 def _how(finding: Finding) -> str:
-    """The setting, and of membership how many are caught where almost no stranger is taken for a member."""
+    """Describe the setting; for membership, also how many members are caught at 1 % false alarms."""
     caught = finding.details.get("tpr_at_1_percent_fpr")
     if caught is None:
         return finding.setting
@@ -101,28 +101,8 @@ def _answer(worst: Finding) -> str:
 def audit_page(audit: Audit, command: str) -> str:
     """The audit as Markdown."""
     picture = PICTURE if (audit.path / PICTURE).exists() else ""
-    said = {"summary": summary(audit), "measured": audit_sheet(audit), "gaps": gaps(audit), "promise": _promise(audit)}
+    said = {"summary": summary(audit), "measured": audit_sheet(audit), "gaps": gaps(audit)}
     return markdown("audit.md", about=audit.about, command=command, picture=picture, **said)
-
-
-def _promise(audit: Audit) -> str:
-    """The differential privacy that the run claims, and what it does not cover."""
-    claim, samples, uncovered = (audit.about[key] for key in ("privacy", "samples", "uncovered"))
-    if samples:
-        return (
-            f"The run promises differential privacy of samples, by private steps at the clients: ε = {samples['epsilon']:.3g} at "
-            f"δ = {samples['delta']:.2g} or less for each."
-        )
-    if not claim:
-        return "The run promises no differential privacy."
-    spent = f": ε = {claim['epsilon']:.3g} at δ = {claim['delta']:.2g}" if claim["epsilon"] else ", but has no noise"
-    left = f" Not covered: {', '.join(uncovered)}." if uncovered else ""
-    where = (
-        "The clients add the noise, inside a secure sum; it is attacked with the least noise that such a sum can have."
-        if claim["in_secure_sum"]
-        else "The noise is added by the server, which sees the replies before it."
-    )
-    return f"The run promises differential privacy of clients for {', '.join(claim['entries'])}{spent}. {where}{left}"
 
 
 def gaps(audit: Audit) -> list[str]:

@@ -64,7 +64,7 @@ class Heat:
 
 @dataclass(frozen=True)
 class Chart:
-    """Series, or a heat map, on one pair of axes; `names` label the x axis or, of dots, boxes and heat maps, rows from the top."""
+    """Series, or a heat map, on one pair of axes; `names` label the x axis, or the rows of dots, boxes and heat maps from the top."""
 
     x: str
     y: str
@@ -137,7 +137,7 @@ def forest(title: str, names: Sequence[str], values: np.ndarray, ends: Ends = UN
 def by_client(
     title: str, method: str, names: Sequence[str], values: np.ndarray, ends: Ends = UNKNOWN, *, zero: bool = False
 ) -> Chart:
-    """Chart one value per client in this order: as a forest or, of many clients, as a curve."""
+    """Chart one value per client in this order: as a forest, or as a curve if they are many."""
     if len(values) <= MOST_NAMES:
         return forest(title, names, values, ends, zero=zero)
     places = np.arange(len(values))

@@ -66,5 +66,5 @@ def notes_of(federation: Federation) -> list[str]:
     if not unscored:
         return list(federation.description.notes)
     some = ", ".join(unscored[:5]) + (" …" if len(unscored) > 5 else "")
-    told = f"{len(unscored)} of {len(federation.clients)} clients have no test samples and are not scored: {some}."
-    return [*federation.description.notes, told]
+    note = f"{len(unscored)} of {len(federation.clients)} clients have no test samples and are not scored: {some}."
+    return [*federation.description.notes, note]

@@ -75,7 +75,7 @@ def as_page(found: Evidence) -> str:
         measured=_measured,
         comparisons=lambda claim: Sheet("", COMPARED, [_row(c) for c in _measured(claim)], left=2),
         means=_means,
-        missing=_missing,
+        hours_left=_hours,
         **_choice(found),
     )
 
@@ -108,7 +108,7 @@ def _verdicts(found: Evidence) -> Sheet:
 
 
 def _choice(found: Evidence) -> dict[str, Sheet | str]:
-    """The methods beside each other, for somebody who has to choose one: a column per protocol under which several ran with all seeds."""
+    """The methods side by side, for somebody who has to choose one: a column per protocol under which several ran with all seeds."""
     columns = {name: ran for name in found.protocols if len(ran := _methods(found, name)) > 1}
     if not columns:
         return {}
@@ -165,13 +165,6 @@ def _weakest(claim: ClaimEvidence) -> str:
     """The smallest lead with its interval, since a claim stands with its weakest comparison."""
     weakest = min(_measured(claim), key=lambda c: c.lead or 0.0, default=None)
     return f"{weakest.lead:+.2f} ({_interval(weakest)}) over {weakest.against}" if weakest else "not run"
-
-
-def _missing(claim: ClaimEvidence) -> str:
-    cost = claim.cost
-    rate = f", {cost.seconds_per_round:.2f} seconds per round" if cost.seconds_per_round is not None else ""
-    hours = f", about {_hours(claim)} hours of one core" if cost.seconds_left is not None else ""
-    return f"{cost.runs - cost.finished} of {cost.runs} runs{rate}{hours}"
 
 
 def _runs(claim: ClaimEvidence) -> str:

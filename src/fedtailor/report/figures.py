@@ -15,7 +15,6 @@ from fedtailor.analysis.results import Result, read_result
 from fedtailor.experiment.config import Config
 from fedtailor.experiment.headline import Headline
 from fedtailor.experiment.onboarding import finished_simulation
-from fedtailor.files import replacing
 from fedtailor.learning.similarity import label_similarity
 from fedtailor.papers.by_label import accuracy_by_label, telling_client
 from fedtailor.papers.comparison import Comparison
@@ -24,7 +23,7 @@ from fedtailor.papers.measures import MEASURES
 from fedtailor.papers.reproduction import FULL
 from fedtailor.report.charts import Chart, Heat, Series, curves
 from fedtailor.report.logged import logged_by_clients, logged_by_server
-from fedtailor.report.pictures import panels
+from fedtailor.report.pictures import panels, save
 
 END = 0.15  # share of the rounds that the close-up of the end shows
 SCHEDULE = {"tau": "rounds between two aggregations, τ", "alpha_mean": "mean weight of the own head, ᾱ"}
@@ -48,8 +47,7 @@ def draw_figures(comparison: Comparison, out: Path) -> list[Path]:
         figure.supxlabel("\n".join(lines), fontsize=8, color="#555555")
         for suffix in ("png", "svg"):
             drawn.append(out / f"{name}.{suffix}")
-            with replacing(drawn[-1]) as draft:
-                figure.savefig(draft, dpi=150)
+            save(figure, drawn[-1], dpi=150)
     return drawn
 
 

@@ -159,9 +159,9 @@ def _draw_heat(axes: Axes, heat: Heat) -> None:
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=ink)
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path, dpi: int = 130) -> None:
     with replacing(path) as draft:
-        figure.savefig(draft, dpi=130)
+        figure.savefig(draft, dpi=dpi)
 
 
 def _whole_numbers() -> MaxNLocator:

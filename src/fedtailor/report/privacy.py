@@ -1,4 +1,4 @@
-"""What a report says of runs with privacy: the rules in force, what a curious server can still learn, and what ε does not cover."""
+"""What a report says about private runs: the rules in force, what a curious server can still learn, and what ε does not cover."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ UNCOVERED = (
     "ε is what the whole run spends of differential privacy of clients. Scores, losses and everything else here are the researcher's own "
     "instruments, which it does not cover."
 )
-
-
 SAMPLES_UNCOVERED = (
     "ε of samples is the largest that a client has spent of the privacy of its own samples, for all that it has sent. It covers no scores, "
     "and no personal model that stays at a client."
@@ -42,17 +40,12 @@ def privacy_notes(results: Sequence[Result]) -> list[str]:
 
 def privacy_sheets(results: Sequence[Result]) -> list[Sheet]:
     """Return the rules of the runs that have some: one row per method and entry."""
-    rows: dict[tuple[str, str, str], str] = {}
+    rows: dict[tuple[str, ...], str] = {}
     for result in results:
-        privacy = Privacy.read(result.config.get("privacy"))
-        method = methods.classes.get(result.method)
-        if privacy is None or method is None or not privacy.rules:
-            continue
-        for name in method.up:
-            if (rule := privacy.rules.get(name)) is None:  # protected by private steps alone
-                continue
-            rows[result.method, name, str(rule)] = still_learnt(name, rule)
-    if not rows:
-        return []
+        privacy, method = Privacy.read(result.config.get("privacy")), methods.classes.get(result.method)
+        rules = privacy.rules if privacy and method else {}  # what private steps alone protect has none
+        names = [name for name in method.up if name in rules] if method else []
+        rows |= {(result.method, name, str(rules[name])): still_learnt(name, rules[name]) for name in names}
     header = ("method", "entry", "rule", "what a curious server can still learn")
-    return [Sheet("Rules in force", header, [(*key, learnt) for key, learnt in rows.items()], left=4)]
+    found = Sheet("Rules in force", header, [(*key, learnt) for key, learnt in rows.items()], left=4)
+    return [found] if rows else []

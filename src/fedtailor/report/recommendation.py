@@ -1,4 +1,4 @@
-"""Advice in words and as a picture."""
+"""Advice as sentences and as a picture."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def sentences(advice: Advice) -> list[str]:
     ]
 
 
-def next_command(advice: Advice, words: Sequence[str]) -> str:
-    """Return the command that runs what was recommended; `words` are those that the advice was asked for with."""
+def next_command(advice: Advice, overrides: Sequence[str]) -> str:
+    """Return the command that runs what was recommended; `overrides` are those that the advice was asked for with."""
     method = part_values(advice.config.method)["name"]
     values = [f"{key}={value}" for key, value in advice.values.items()]
-    return shlex.join(["fedtailor", "run", f"method={method}", *words, *values])
+    return shlex.join(["fedtailor", "run", f"method={method}", *overrides, *values])
 
 
 def recommendation_picture(advice: Advice, path: Path) -> None:

@@ -12,7 +12,8 @@ from fedtailor.papers.comparison import Comparison
 from fedtailor.papers.presets import Preset, presets
 from fedtailor.papers.reproduction import FILE, FULL, ReproducedCell, Reproduction, ranks
 from fedtailor.report.charts import Chart, Series
-from fedtailor.report.sheets import Sheet, as_markdown, escape_markdown, write_csv
+from fedtailor.report.sheets import Sheet, write_csv
+from fedtailor.report.templates import markdown
 
 HEADER = ("method", "measured", "published", "difference", "rank", "published rank")
 FIELDS = (
@@ -30,8 +31,8 @@ def listing() -> Table:
 
 
 def data_sets(preset: Preset) -> list[str]:
-    words = (word for cell in preset.cells for part in cell.parts for word in part.overrides)
-    named = {word.partition("=")[2] for word in words if word.startswith(("data=", "data.path=", "data.proxy="))}
+    given = (override for cell in preset.cells for part in cell.parts for override in part.overrides)
+    named = {one.partition("=")[2] for one in given if one.startswith(("data=", "data.path=", "data.proxy="))}
     return sorted(named - {"folder"})
 
 
@@ -56,13 +57,7 @@ def column_sheets(found: Reproduction) -> list[Sheet]:
 
 
 def reproduction_markdown(found: Reproduction) -> str:
-    lines = [f"# {found.preset}: {found.title}", "", f"Scale: {found.scale or FULL}.", ""]
-    lines += [as_markdown(sheet, level=2) for sheet in column_sheets(found)]
-    if found.gaps:
-        gaps = [f"- {escape_markdown(', '.join(where))}: {escape_markdown(why)}" for why, where in found.gaps.items()]
-        lines += ["## Gaps", "", *gaps, ""]
-    lines += ["## Choices", "", "What the paper leaves open and was chosen here:", ""]
-    return "\n".join([*lines, *(f"- {choice}" for choice in found.choices), ""])
+    return markdown("reproduction.md", found=found, scale=found.scale or FULL, sheets=column_sheets(found))
 
 
 def reproduction_csv(found: Reproduction) -> str:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedtailor.analysis.groups import by_method
 from fedtailor.analysis.ranking import blocks_of, ranking
-from fedtailor.analysis.results import Result
 from fedtailor.analysis.significance import against, choose_baseline
 from fedtailor.data.description import Description
 from fedtailor.experiment.headline import Headline, Statistic
 from fedtailor.papers.reproduction import Reproduction
-from fedtailor.report import tables
-from fedtailor.report.charts import MOST_COLUMNS, Chart, curves, forest, label_chart, of_one_seed, strips, tradeoff
+from fedtailor.report import charts, tables
+from fedtailor.report.charts import MOST_COLUMNS, Chart, Groups
 from fedtailor.report.clients import Clients, all_clients
 from fedtailor.report.data_summary import columns_sheet
 from fedtailor.report.material import Material
@@ -77,10 +76,10 @@ def _head(material: Material) -> Section:
     who = methods[0] if len(methods) == 1 else f"{len(methods)} methods"
     runs = f"{len(results)} run" + ("s" if len(results) > 1 else "")
     unfinished = Counter(r.state for r in results if not r.finished)
-    told = "; ".join(f"{count} {state}" for state, count in unfinished.items())
+    states = "; ".join(f"{count} {state}" for state, count in unfinished.items())
     words = [
         ("lead", f"{runs}: {', '.join(methods)}."),
-        *([("warning", f"Not every run is finished: {told}. See “Runs” below.")] if told else []),
+        *([("warning", f"Not every run is finished: {states}. See “Runs” below.")] if states else []),
         *(("warning", f"Left out: {problem}") for problem in material.unreadable),
     ]
     return Section("head", f"{who} on {', '.join(data)}", words, level=1)
@@ -106,12 +105,10 @@ def _federation(mark: str, title: str, material: Material) -> list[Section]:
     known = {name: g for name, g in groups.items() if all(np.isfinite(metric.of(r.last, "mean")) for r in g)}
     if clients := all_clients(known, metric, material.baseline):
         found.append(_clients(f"{mark}-gains", clients, scale))
-    for name, (heading, note, shown) in (_charts(known, metric) if known else {}).items():
-        found.append(Section(f"{mark}-{name}", heading, [("words", note), *scale], charts=shown, level=3))
-    return found
+    return [*found, *(_charts(mark, known, metric, scale) if known else ())]
 
 
-def _lead(groups: Mapping[str, Sequence[Result]], material: Material) -> list[tuple[str, str]]:
+def _lead(groups: Groups, material: Material) -> list[tuple[str, str]]:
     """Say which finished method does best, and whether its lead is significant."""
     metric = material.metric
     best = choose_baseline(groups, metric) if len(groups) > 1 else ""
@@ -119,11 +116,11 @@ def _lead(groups: Mapping[str, Sequence[Result]], material: Material) -> list[tu
         return []
     verdicts = against(groups, best, metric)
     clear = sum(verdict.p < CHANCE for verdict in verdicts.values())
-    told = f" {clear} of {len(verdicts)} others differ from it at p < {CHANCE}." if verdicts else ""
+    others = f" {clear} of {len(verdicts)} others differ from it at p < {CHANCE}." if verdicts else ""
     among = "" if all(r.finished for runs in groups.values() for r in runs) else " of the finished methods"
     extreme = "Lowest" if metric.lower_is_better else "Highest"
-    value = " ".join(filter(None, (*tables.aspect(metric, "mean").cells({best: groups[best]}), metric.unit)))
-    return [("words", f"{extreme} mean {metric.title} of clients{among}: {best}, {value}.{told}")]
+    value = " ".join(filter(None, (*tables.statistic_column(metric, "mean").cells({best: groups[best]}), metric.unit)))
+    return [("words", f"{extreme} mean {metric.title} of clients{among}: {best}, {value}.{others}")]
 
 
 def _described(mark: str, described: Description) -> Section:
@@ -142,33 +139,35 @@ def _clients(mark: str, clients: Sequence[Clients], scale: Sequence[tuple[str, s
     return Section(mark, title, scale, sheets[:shown], sheets[shown:], charts=[clients[0].chart()], level=3)
 
 
-def _charts(groups: Mapping[str, Sequence[Result]], metric: Headline) -> dict[str, tuple[str, str, list[Chart]]]:
-    """Return heading, text and charts of each section below a comparison."""
-    found = {
-        "rounds": (f"{metric.heading} over rounds", ROUNDS, [curves(groups, metric)]),
-        "clients": (f"{metric.heading} of each client", CLIENTS, [strips(groups, metric)]),
-    }
-    one, seed = of_one_seed(groups)
+def _charts(mark: str, groups: Groups, metric: Headline, scale: Sequence[tuple[str, str]]) -> Iterator[Section]:
+    """Yield the sections with charts below a comparison."""
+
+    def section(name: str, heading: str, note: str, *shown: Chart) -> Section:
+        return Section(f"{mark}-{name}", heading, [("words", note), *scale], charts=shown, level=3)
+
+    yield section("rounds", f"{metric.heading} over rounds", ROUNDS, charts.curves(groups, metric))
+    yield section("clients", f"{metric.heading} of each client", CLIENTS, charts.strips(groups, metric))
+    one, seed = charts.of_one_seed(groups)
     if labels := next((r.labels for r in one.values() if r.labels), None):
         many = len(labels.counts) > MOST_COLUMNS
         some = f" Up to {MOST_COLUMNS:,} clients are shown, evenly chosen." if many else ""
+        held = charts.label_chart(labels.counts, labels.labels, labels.clients)
         note = f"Training samples by client and class, seed {seed}.{some}"
-        held = label_chart(labels.counts, labels.labels, labels.clients)
-        found["labels"] = ("Who holds which labels", note, [held])
-    costs = [tradeoff(groups, metric, cost.title, [cost.numbers(g) for g in groups.values()]) for cost in tables.COSTS]
-    better = "lower" if metric.lower_is_better else "higher"
-    spreads = [
-        _over_runs(groups, metric, "worst", metric.axis("worst decile") + f", {better} is fairer"),
-        _over_runs(groups, metric, "spread", metric.axis("spread of clients") + ", lower is fairer"),
-    ]
-    return found | {"fairness": ("Fairness", FAIRNESS, spreads), "cost": (f"What {metric.title} costs", COST, costs)}
+        yield section("labels", "Who holds which labels", note, held)
+    worst = metric.axis("worst decile") + f", {'lower' if metric.lower_is_better else 'higher'} is fairer"
+    spread = metric.axis("spread of clients") + ", lower is fairer"
+    spreads = (_over_runs(groups, metric, "worst", worst), _over_runs(groups, metric, "spread", spread))
+    yield section("fairness", "Fairness", FAIRNESS, *spreads)
+    costs = ((cost.title, [cost.numbers(g) for g in groups.values()]) for cost in tables.COSTS)
+    found = (charts.tradeoff(groups, metric, *cost) for cost in costs)
+    yield section("cost", f"What {metric.title} costs", COST, *found)
 
 
-def _over_runs(groups: Mapping[str, Sequence[Result]], metric: Headline, statistic: Statistic, title: str) -> Chart:
+def _over_runs(groups: Groups, metric: Headline, statistic: Statistic, title: str) -> Chart:
     """Chart a statistic of each method: its mean and standard deviation over runs."""
-    values = [metric.scale * tables.aspect(metric, statistic).numbers(runs) for runs in groups.values()]
+    values = [metric.scale * tables.statistic_column(metric, statistic).numbers(runs) for runs in groups.values()]
     mean, std = (np.array([f(one) for one in values]) for f in (np.mean, np.std))
-    return forest(title, list(groups), mean, (mean - std, mean + std))
+    return charts.forest(title, list(groups), mean, (mean - std, mean + std))
 
 
 def _ranks(material: Material) -> list[Section]:
@@ -180,8 +179,7 @@ def _ranks(material: Material) -> list[Section]:
 
 def _tuning(mark: str, study: str, trials: Trials) -> Section:
     """Show what each method was tuned to, and how much that matters."""
-    chart = sensitivity_chart(trials)
-    drawn = [chart] if chart.series else []
+    drawn = [chart for chart in [sensitivity_chart(trials)] if chart.series]
     return Section(mark, f"Tuning of {study}", sheets=[tuning_sheet(trials)], charts=drawn)
 
 
@@ -198,7 +196,7 @@ def _parameters(material: Material) -> Section:
 
 
 def _runs(material: Material, command: str) -> Section:
-    mean = tables.aspect(material.metric, "mean")
+    mean = tables.statistic_column(material.metric, "mean")
     rows = [
         (str(r.path), r.method, str(r.seed), r.progress, *(mean.cells({"": [r]}) if r.evaluated else "—"))
         for r in sorted(material.results, key=lambda r: r.finished)

@@ -13,11 +13,11 @@ from fedtailor.analysis.significance import TESTS, Verdict, against, choose_base
 from fedtailor.experiment.config import flat
 from fedtailor.experiment.headline import Headline, Statistic
 from fedtailor.report.attack import attack_notes, backdoor_success
+from fedtailor.report.charts import Groups
 from fedtailor.report.material import Material
 from fedtailor.report.privacy import epsilon, privacy_notes, sample_epsilon
 from fedtailor.report.sheets import Best, Sheet, write_csv
 
-Groups = Mapping[str, Sequence[Result]]
 BRIEF: tuple[Statistic, ...] = ("mean", "best", "worst")  # what fits on a terminal
 WHOLE: tuple[Statistic, ...] = ("mean", "pooled", "best", "worst", "spread")
 STATISTICS = (
@@ -27,7 +27,7 @@ STATISTICS = (
 
 
 @dataclass(frozen=True)
-class Aspect:
+class TableColumn:
     """A column of the comparison: its title, the number of a run, and how the numbers of several seeds are formatted."""
 
     title: str
@@ -57,18 +57,18 @@ def readable_bytes(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-BYTES = Aspect("bytes per round", lambda r: r.bytes_per_round, lambda v: readable_bytes(float(v.mean())))
-PACE = Aspect("seconds per round", lambda r: r.seconds / len(r.records), lambda v: f"{v.mean():.3g}")
+BYTES = TableColumn("bytes per round", lambda r: r.bytes_per_round, lambda v: readable_bytes(float(v.mean())))
+PACE = TableColumn("seconds per round", lambda r: r.seconds / len(r.records), lambda v: f"{v.mean():.3g}")
 COSTS = (BYTES, PACE)
-SECONDS = Aspect("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
+SECONDS = TableColumn("seconds", lambda r: r.seconds, lambda v: f"{v.mean():.1f}")
 RISKS = (  # shown where a run has them
-    Aspect("backdoor success", backdoor_success, Headline().written),
-    Aspect("ε of clients", epsilon, lambda v: f"{v.mean():.3g}" if np.isfinite(v).all() else "—"),
-    Aspect("ε of samples", sample_epsilon, lambda v: f"{v.max():.3g}" if np.isfinite(v).all() else "—"),
+    TableColumn("backdoor success", backdoor_success, Headline().written),
+    TableColumn("ε of clients", epsilon, lambda v: f"{v.mean():.3g}" if np.isfinite(v).all() else "—"),
+    TableColumn("ε of samples", sample_epsilon, lambda v: f"{v.max():.3g}" if np.isfinite(v).all() else "—"),
 )
 
 
-def aspect(metric: Headline, statistic: Statistic, *, validated: bool = False) -> Aspect:
+def statistic_column(metric: Headline, statistic: Statistic, *, validated: bool = False) -> TableColumn:
     """Return the column for a statistic of a metric at the last evaluation."""
     titles: dict[Statistic, str] = {
         "mean": f"{metric.title} (mean of clients)",
@@ -78,20 +78,22 @@ def aspect(metric: Headline, statistic: Statistic, *, validated: bool = False) -
         "spread": "spread of clients",
     }
     lower = metric.lower_is_better or statistic == "spread"
-    return Aspect(titles[statistic], lambda r: metric.of(r.last, statistic), metric.written, lower)
+    return TableColumn(titles[statistic], lambda r: metric.of(r.last, statistic), metric.written, lower)
 
 
-def aspects(results: Sequence[Result], metric: Headline, wanted: Sequence[Statistic], *costs: Aspect) -> list[Aspect]:
+def table_columns(
+    results: Sequence[Result], metric: Headline, wanted: Sequence[Statistic], *costs: TableColumn
+) -> list[TableColumn]:
     """Return the columns of a comparison."""
     validated = bool(results) and all(any(k.startswith("validation_") for k in r.last) for r in results)
     risks = [risk for risk in RISKS if np.isfinite(risk.numbers(results)).any()]
-    return [*(aspect(metric, s, validated=validated) for s in wanted), *risks, *costs]
+    return [*(statistic_column(metric, s, validated=validated) for s in wanted), *risks, *costs]
 
 
 def brief_sheet(results: Sequence[Result], title: str = "") -> Sheet:
     """One row per method, best first: the metric ± std over seeds, bytes both ways, seconds of the whole run."""
     metric = results[0].metric
-    columns = aspects(results, metric, BRIEF, BYTES, SECONDS)
+    columns = table_columns(results, metric, BRIEF, BYTES, SECONDS)
     groups = ranked(by_method(results), metric)
     names = [f"{name}{_unfinished(runs)}" for name, runs in groups.items()]
     rows = list(zip(names, *(column.cells(groups) for column in columns), strict=True))
@@ -112,7 +114,7 @@ def comparison_sheet(title: str, results: Sequence[Result], material: Material) 
     notes += [f"Without an evaluated round, so not in the table: {empty}."] if empty else []
     if not evaluated:
         return Sheet(title, ("method",), [], notes)
-    columns = aspects(evaluated, material.metric, WHOLE, *COSTS)
+    columns = table_columns(evaluated, material.metric, WHOLE, *COSTS)
     groups, base, verdicts = _tested(evaluated, material)
     role = "baseline" if base and base == material.baseline else "best"
     counts = [f"{len(runs)}{_unfinished(runs)}" for runs in groups.values()]
@@ -126,7 +128,7 @@ def comparison_sheet(title: str, results: Sequence[Result], material: Material) 
 def comparison_numbers(material: Material) -> str:
     """Return the comparisons as CSV for programs: plain numbers (fractions from 0 to 1, bytes, seconds), each with its std over runs."""
     rows: list[dict[str, object]] = []
-    columns = aspects(material.evaluated, material.metric, WHOLE, *COSTS)
+    columns = table_columns(material.evaluated, material.metric, WHOLE, *COSTS)
     for title, results in material.federations.items():
         groups, _, verdicts = _tested([r for r in results if r.evaluated], material)
         for name, runs in groups.items():

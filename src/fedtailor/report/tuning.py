@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtailor.errors import FedTailorError
 from fedtailor.experiment.headline import Headline
 from fedtailor.report.charts import Chart, Series, save_picture
 from fedtailor.report.sheets import Sheet
-from fedtailor.tuning.trials import Trial, best_trial, read_trials
+from fedtailor.tuning.trials import Trial, read_trials
 from fedtailor.tuning.tune import BASE
 
 Trials = Mapping[str, Sequence[Trial]]  # by method
@@ -31,12 +30,11 @@ def read_tuning(folder: Path) -> dict[str, list[Trial]]:
 def tuning_sheet(trials: Trials, *, with_settings: bool = True) -> Sheet:
     """Return one row per method, the best first: the scores of the trial that was chosen and, unless too wide, its settings."""
     metric = metric_of(next(iter(trials.values())))
-    best = {name: _best(tried) for name, tried in trials.items()}
+    complete = {name: [trial for trial in tried if trial.state == "complete"] for name, tried in trials.items()}
+    best = {name: max(own, key=lambda trial: trial.order) for name, own in complete.items() if own}
     rows = []
-    for name in sorted(
-        trials, key=lambda name: tuple(-part for part in one.order) if (one := best[name]) else (np.inf,)
-    ):
-        tried, chosen = trials[name], best[name]
+    for name in [*sorted(best, key=lambda name: best[name].order, reverse=True), *(n for n in trials if n not in best)]:
+        tried, chosen = trials[name], best.get(name)
         pruned = sum(trial.state == "pruned" for trial in tried)
         tested = [trial.best_test for trial in tried if trial.best_test is not None]
         tempting = (min if metric.lower_is_better else max)(tested, default=None)
@@ -80,10 +78,3 @@ def sensitivity_picture(trials: Trials, path: Path) -> bool:
 
 def metric_of(trials: Sequence[Trial]) -> Headline:
     return Headline(trials[0].metric, trials[0].lower_is_better)
-
-
-def _best(trials: Sequence[Trial]) -> Trial | None:
-    try:
-        return best_trial(trials)
-    except FedTailorError:
-        return None

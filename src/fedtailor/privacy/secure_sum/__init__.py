@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedtailor.methods import Method
-from fedtailor.privacy.noise_shares import Draws, NoiseShares
+from fedtailor.privacy.noise_shares import NoiseShares, ShareDraws
 from fedtailor.privacy.rules import Privacy
 from fedtailor.privacy.secure_sum.entries import Entries
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def sums_of(
-    privacy: Privacy | None, method: Method, run: str, rounds: int, draws: Draws, seed: int | None = None
+    privacy: Privacy | None, method: Method, run: str, rounds: int, draws: ShareDraws, seed: int | None = None
 ) -> Contributors | None:
     """Return what takes part in secure sums at clients; None if the run has no entry with that rule.
 
