@@ -150,7 +150,7 @@ def test_a_run_resumes_from_the_command_line(fedtailor, tmp_path):
     assert "finished already" in told
     assert "Run folder: a" in told
     assert (tmp_path / "a" / "accuracy.png").exists()
-    assert "give no other words" in fedtailor("run", "rounds=9", "--resume", "a", code=2, cwd=tmp_path)
+    assert "give no overrides" in fedtailor("run", "rounds=9", "--resume", "a", code=2, cwd=tmp_path)
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def audit(
     """Attack a finished run for about so many minutes, and write what leaked to audit.md, audit.json and audit.png in its folder.
 
     It needs the run's data again: a federation or net made in Python is given with it. The same call goes on with what time did not
-    allow. `on_unit` is told the name of each measurement when it begins, and then what it found.
+    allow. `on_unit` is called with the name of each measurement when it begins, and again with what it found.
 
     >>> found = ft.audit("runs/a", minutes=5)
     >>> verdicts = [(f.entry, f.measurement, f.score, f.verdict) for f in found.findings]

@@ -25,7 +25,7 @@ MINUTES = 5.0
 
 OnUnit = Callable[
     [str, Measured | None], object
-]  # told the name of a measurement that begins (None), and what it found at its end
+]  # called with the name of a measurement when it begins (None), and with what it found when it ends
 
 
 @dataclass

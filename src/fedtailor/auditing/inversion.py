@@ -164,12 +164,12 @@ def _by_search(
     for _ in range(STEPS):
         loss = subject.task.loss(net(x), y) if has_head else (net.features(x) * signal).sum()
         found = torch.autograd.grad(loss, part.parameters, create_graph=True, allow_unused=True)
-        slopes = [torch.zeros_like(p) if g is None else g for p, g in zip(part.parameters, found, strict=True)]
-        gradient = torch.cat([g.reshape(-1) for g in slopes])
+        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(part.parameters, found, strict=True)]
+        gradient = torch.cat([g.reshape(-1) for g in gradients])
         miss = 1 - F.cosine_similarity(gradient, wanted, dim=0) + SMOOTH * _variation(x)
         x.grad, signal.grad = None, None
-        for tensor, slope in zip(sought, torch.autograd.grad(miss, sought), strict=True):
-            tensor.grad = slope.sign() if tensor is x else slope
+        for tensor, grad in zip(sought, torch.autograd.grad(miss, sought), strict=True):
+            tensor.grad = grad.sign() if tensor is x else grad
         optimizer.step()
         schedule.step()
     return x.detach()

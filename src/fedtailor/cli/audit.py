@@ -18,7 +18,7 @@ def audit(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a finished run")],
     minutes: Annotated[float, typer.Option(help="how long to attack, about", min=0.0)] = 5.0,
 ) -> None:
-    """Measure what leaks from a run: whether samples, labels or membership can be told from what travels, and a lower bound on ε.
+    """Measure what leaks from a run: whether samples, labels or membership can be inferred from what is sent, and a lower bound on ε.
 
     Example: `fedtailor audit runs/a --minutes 5`
 

@@ -25,7 +25,7 @@ def compare(
 
     Example: `fedtailor compare local fedavg fedrep data=digits rounds=10 --seeds 0,1 --out runs/comparison`
 
-    Words without '=' are methods (all options of a part as in `fedtailor run`; `fedrep:head_epochs=5` gives a method its own).
+    Arguments without '=' are methods (all options of a part as in `fedtailor run`; `fedrep:head_epochs=5` gives a method its own).
     The same command with the same --out resumes an interrupted comparison. With `--tune 12`, each method's settings are searched
     first, as `fedtailor tune` does with the first seed. `attack=scaled attack.share=0.2 robust=trimmed` compares them with hostile clients.
     """

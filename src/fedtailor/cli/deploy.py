@@ -185,7 +185,7 @@ def up(
         from fedtailor.deploy.server_app import serving
     if resume is not None and (words or out is not None):
         raise FedTailorError(
-            "--resume takes the federation's own config and folder: give no other words and options with it."
+            "--resume takes the federation's own config and folder: give no overrides and no other options with it."
         )
     folder = (
         DeployFolder.open(resume)
@@ -252,7 +252,7 @@ def _create(
 
 
 def _completed(config: Config) -> Config:
-    """Choose the net and the number of sites by the samples, where none are named: sites are told, they do not choose."""
+    """Choose the net and the number of sites by the samples, where none are named: the server decides, not the sites."""
     try:
         return config.completed()
     except FedTailorError as error:

@@ -36,7 +36,7 @@ def describe(words: Words = None, out: File = Path("description.json")) -> None:
     for note in description.notes:
         console.print(note, soft_wrap=True)
     for column in description.columns:
-        console.print(f"{column.name}: {_told(column)}", soft_wrap=True, markup=False)
+        console.print(f"{column.name}: {_summary(column)}", soft_wrap=True, markup=False)
     console.print(f"Wrote {out}. Check what it says before you send it to anybody.", soft_wrap=True)
 
 
@@ -46,7 +46,7 @@ def refuse_existing(path: Path) -> None:
         raise FedTailorError(f"'{path}' is there already. Move it away, or choose another file.")
 
 
-def _told(column: Column) -> str:
+def _summary(column: Column) -> str:
     if column.kind == "category":
         return f"category, {len(column.values)} values"
     return f"number, mean {column.mean:g}, deviation {column.std:g}" + ", may be missing" * column.indicator

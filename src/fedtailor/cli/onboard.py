@@ -15,7 +15,7 @@ from fedtailor.errors import FedTailorError
 def onboard(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a finished run")],
     words: Annotated[
-        list[str] | None, typer.Argument(help="data=… data.path=… and other words on the new client's data")
+        list[str] | None, typer.Argument(help="data=… data.path=… and other overrides for the new client's data")
     ] = None,
     data: Annotated[
         str, typer.Option("--data", help="data set, or a .csv, .parquet or .npz file, or a folder of images")

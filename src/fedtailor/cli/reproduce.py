@@ -24,7 +24,7 @@ def reproduce(
     ] = "full",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="folder for runs, tables and figures")] = None,
     workers: Annotated[int, typer.Option(min=1, help="runs at a time, each a process of its own")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only list the runs with all their words")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only list the runs with all their overrides")] = False,
     show_list: Annotated[bool, typer.Option("--list", help="list all tables and figures")] = False,
 ) -> None:
     """Run a table or figure of one of the five papers, or of a benchmark, and show measured numbers beside the published ones.

@@ -47,9 +47,7 @@ def run(
         from fedtailor.experiment.tracking import Tracking
         from fedtailor.report.data_summary import DataSummary
     if resume_from is not None and (words or out is not None):
-        raise FedTailorError(
-            "--resume takes the run's own config and folder: give no other words and no --out with it."
-        )
+        raise FedTailorError("--resume takes the run's own config and folder: give no overrides and no --out with it.")
     callbacks = [DataSummary(console), Progress(console), *([Tracking(track.value)] if track else [])]
     if resume_from is not None:
         opened = Run.open(resume_from)

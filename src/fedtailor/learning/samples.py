@@ -68,7 +68,7 @@ class Samples:
         return some
 
     def batches(self, size: int, epochs: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled batches, see `shuffled`; data that is ready is gathered once an epoch."""
+        """Shuffled batches, see `shuffled`; data that is ready is gathered once per epoch."""
         for x, y in self._shuffled(size, epochs, generator):
             yield self.view(x, generator), y
 
