@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,15 @@ def test_early_stopping_counts_evaluations_without_improvement(federation):
     simulation._quality = lambda due: {"loss": 0.0, "accuracy_mean": next(values)}
     simulation.run(EarlyStopping(3))
     assert [r["accuracy_mean"] for r in simulation.metrics] == [0.5, 0.6, 0.6, 0.55, 0.7, 0.7, 0.7, 0.7]
+
+
+@pytest.mark.parametrize("undefined", [math.nan, None], ids=["in memory", "resumed"])
+def test_a_round_in_which_the_metric_is_undefined_is_no_improvement(federation, undefined):
+    simulation = Simulation(federation, "local", NET, rounds=50, batch=4)
+    values = iter([undefined, 0.5, undefined, 0.6, undefined, undefined, 0.9])
+    simulation._quality = lambda due: {"loss": 0.0, "auroc_mean": next(values)}
+    simulation.run(EarlyStopping(2, "auroc_mean"))
+    assert [r["auroc_mean"] for r in simulation.metrics][3:] == [0.6, undefined, undefined]
 
 
 def test_a_metric_that_is_not_there_is_told(federation):

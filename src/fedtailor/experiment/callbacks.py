@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,8 @@ class EarlyStopping(Callback):
             sign = -1.0 if first.lower_is_better else 1.0
         if rounds and name not in rounds[0]:
             raise FedTailorError(f"There is no metric '{name}' to stop by. Each round has: {', '.join(rounds[0])}.")
-        values = [sign * r[name] for r in rounds]
+        known = (math.nan if r[name] is None else sign * r[name] for r in rounds)  # undefined: None in a resumed run
+        values = [-math.inf if math.isnan(value) else value for value in known]
         if values and len(values) - 1 - values.index(max(values)) >= self.patience:
             simulation.stop()
 
