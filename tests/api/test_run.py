@@ -156,7 +156,26 @@ def test_what_cannot_be_asked_for_is_refused_in_words(named, tmp_path):
         ft.run(named, head="fc", out=tmp_path / "a")
     with pytest.raises(ft.FedTailorError, match="seeds=3"):
         ft.compare(named, ["local"], seed=3, out=tmp_path / "a")
+    for methods, seeds in (([], 1), (["local"], 0), (["local"], [])):
+        with pytest.raises(ft.FedTailorError, match="at least one method and one seed"):
+            ft.compare(named, methods, seeds=seeds, out=tmp_path / "a")
+    with pytest.raises(
+        ft.FedTailorError, match="federation must be a Federation or a data set's name, but is of type NoneType"
+    ):
+        ft.run(None, "local", out=tmp_path / "a")
+    with pytest.raises(ft.FedTailorError, match=r"net is the class Mine: give an instance, Mine\(…\)"):
+        ft.run(named, "local", net=Mine, out=tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+def test_a_metric_that_is_undefined_everywhere_is_named_when_there_is_nothing_to_show(tmp_path):
+    x = np.random.default_rng(0).normal(size=(24, 5)).astype(np.float32)
+    parts = {name: (x, x[:, i] > 0, x[:3], np.zeros(3, bool)) for i, name in enumerate(("north", "west"))}
+    federation = ft.Federation.from_clients(parts)  # one class alone is tested on
+    run = ft.run(federation, "local", metrics=["auroc"], select_by="auroc", out=tmp_path / "a", **QUICK)
+    assert run.state == "finished"
+    with pytest.raises(ft.FedTailorError, match="has no value of AUROC, which is undefined at every client"):
+        run.table()
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,14 @@ def test_a_round_in_which_the_metric_is_undefined_is_no_improvement(federation, 
     assert [r["auroc_mean"] for r in simulation.metrics][3:] == [0.6, undefined, undefined]
 
 
+@pytest.mark.parametrize("other", [3, None])
+def test_a_callback_that_cannot_be_called_is_refused_before_the_first_round(federation, other):
+    simulation = Simulation(federation, "local", NET, rounds=3, batch=4)
+    with pytest.raises(FedTailorError, match=f"objects or functions of a round's record, not {other}"):
+        simulation.run(other)
+    assert not simulation.metrics
+
+
 def test_a_metric_that_is_not_there_is_told(federation):
     with pytest.raises(FedTailorError, match=r"There is no metric 'f1' to stop by. Each round has: round, "):
         Simulation(federation, "local", NET, rounds=3, batch=4).run(EarlyStopping(1, "f1"))

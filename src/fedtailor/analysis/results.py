@@ -135,6 +135,14 @@ class Result:
         """The records with a value of the selecting metric."""
         return [r for r in self.records if np.isfinite(self.metric.of(r, "mean"))]
 
+    @property
+    def nothing_to_show(self) -> str:
+        """Why no record has a value of the selecting metric."""
+        if any(r.get("loss") is not None for r in self.records):
+            title = self.metric.title
+            return f"'{self.path}' has no value of {title}, which is undefined at every client: let another metric select (select_by)."
+        return f"'{self.path}' has no finished round yet (state: {self.state})."
+
     @cached_property
     def bytes_per_round(self) -> float:
         rounds = [r for r in self.records if r["phase"] == "round"]
@@ -209,7 +217,7 @@ def read_result(path: Path) -> Result:
     """Read a run folder that has at least one evaluated round."""
     result = read_run(path)
     if not result.evaluated:
-        raise FedTailorError(f"'{path}' has no finished round yet (state: {result.state}).")
+        raise FedTailorError(result.nothing_to_show)
     return result
 
 

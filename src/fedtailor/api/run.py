@@ -297,6 +297,10 @@ def values_of(
     elif isinstance(federation, str):
         values["data"] = federation
     else:
+        if not isinstance(federation, Federation):
+            raise FedTailorError(
+                f"federation must be a Federation or a data set's name, but is of type {type(federation).__name__}."
+            )
         if "clients" in options:
             raise FedTailorError("clients=… is for a data set by name: a federation has its clients already.")
         values |= {"data": {"name": PYTHON, **asdict(GivenData.of(federation))}, "clients": len(federation.clients)}
@@ -305,6 +309,8 @@ def values_of(
         values["net"] = {"name": PYTHON, **asdict(GivenNet.of(net, head))}
     elif head is not None:
         raise FedTailorError("head=… names a submodule of a net of your own: give that as net=….")
+    elif isinstance(net, type):
+        raise FedTailorError(f"net is the class {net.__name__}: give an instance, {net.__name__}(…).")
     elif net is not None:
         values["net"] = net if isinstance(net, str) else part_values(net)
     for name, part in parts.items():

@@ -59,6 +59,8 @@ def compare(
         raise FedTailorError("A comparison has seeds=…, such as seeds=3 or seeds=[5, 6], in place of seed.")
     path = Path(out) if out is not None else new_folder("comparison")
     chosen = range(seeds) if isinstance(seeds, int) else seeds
+    if not methods or not chosen:
+        raise FedTailorError("A comparison needs at least one method and one seed.")
     values = values_of(federation, net, head, options, privacy=privacy, robust=robust, attack=attack)
     tuned = {}
     if tune:

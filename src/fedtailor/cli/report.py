@@ -57,8 +57,7 @@ def show(
         from fedtailor.terminal import curve
     material = load_material([folder], baseline)
     if not material.evaluated:
-        first = material.results[0]
-        raise FedTailorError(f"'{first.path}' has no finished round yet (state: {first.state}).")
+        raise FedTailorError(material.results[0].nothing_to_show)
     for title, runs in material.federations.items():
         results = [r for r in runs if r.evaluated]
         if results:

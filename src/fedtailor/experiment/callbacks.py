@@ -80,6 +80,10 @@ class EachRound(Callback):
     """A plain function of each round's record."""
 
     def __init__(self, function: Callable[[Record], object]) -> None:
+        if not callable(function):
+            raise FedTailorError(
+                f"callbacks are ft.Callback objects or functions of a round's record, not {function!r}."
+            )
         self.function = function
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
