@@ -6,8 +6,10 @@ worker use the same modules; while a client waits, its weights are put aside.
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -123,19 +125,20 @@ class Stack:
                 waiting.append(told)
 
         try:
-            for thread in names:
-                set_global_state(outside)
-                torch.set_grad_enabled(gradients)
-                go_on(thread)
-            while waiting:
-                torch.set_grad_enabled(gradients)
-                self._answer(waiting)
-                answered, waiting = waiting, []
-                for client in answered:
-                    client.back()
-                    set_global_state(client.generator)
-                    torch.set_grad_enabled(client.gradients)
-                    go_on(client.thread, client.answer)
+            with _garbage_left():
+                for thread in names:
+                    set_global_state(outside)
+                    torch.set_grad_enabled(gradients)
+                    go_on(thread)
+                while waiting:
+                    torch.set_grad_enabled(gradients)
+                    self._answer(waiting)
+                    answered, waiting = waiting, []
+                    for client in answered:
+                        client.back()
+                        set_global_state(client.generator)
+                        torch.set_grad_enabled(client.gradients)
+                        go_on(client.thread, client.answer)
         finally:
             self._threads = set()
             for thread in names:
@@ -164,3 +167,15 @@ class Stack:
                     client.asked.memory = memory
                     if not sound:
                         client.train_alone()
+
+
+@contextmanager
+def _garbage_left() -> Iterator[None]:
+    """Leave cyclic garbage where it is: all that waiting clients hold would be searched for it again and again, a tenth of a round."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
@@ -15,6 +16,20 @@ Loss = Callable[[Net, Tensor, Tensor], Tensor]
 def prototype_distance(z: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
     """Return the squared distance of features to their class's prototype, mean over batch and dimensions; 0 for unknown classes."""
     return ((z - prototypes[y]).square().mean(dim=1) * known[y]).mean()
+
+
+@dataclass(frozen=True, eq=False)
+class NearPrototypes:
+    """A criterion plus weight × the distance of features to their class's prototype: a loss that clients can compute side by side."""
+
+    criterion: Callable[[Tensor, Tensor], Tensor]
+    prototypes: Tensor
+    known: Tensor
+    weight: float
+
+    def __call__(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
+        z = net.features(x)
+        return self.criterion(net.classify(z), y) + self.weight * prototype_distance(z, y, self.prototypes, self.known)
 
 
 def near_prototypes(
@@ -33,9 +48,4 @@ def near_prototypes(
         return None
     prototypes, known = payload["prototypes"], payload["known"]
     weight = strength * (prototypes.shape[1] if reduction == "sum" else 1)
-
-    def loss(net: Net, x: Tensor, y: Tensor) -> Tensor:
-        z = net.features(x)
-        return criterion(net.classify(z), y) + weight * prototype_distance(z, y, prototypes, known)
-
-    return loss
+    return NearPrototypes(criterion, prototypes, known, weight)

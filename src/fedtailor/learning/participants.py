@@ -211,9 +211,7 @@ class Participant:
             size = max(1, min(self.protocol.batch, len(self.samples)))
             per_epoch = max(1, len(self.samples) // size)
             with self._same_statistics(part):
-                self.ask(
-                    Training(descent, part, batches, step, loss is not None, on is not None, pull, average, per_epoch)
-                )
+                self.ask(Training(descent, part, batches, step, loss, on is not None, pull, average, per_epoch))
 
     def _pairs(self, on: tuple[Tensor, Tensor], epochs: int | None, size: int | None, purpose: str) -> Batches:
         """Shuffled batches of rows and labels, for so many epochs or for as long as a round trains."""

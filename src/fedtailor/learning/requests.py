@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.learning.kernels import Kernel
+from fedtailor.learning.losses import Loss, NearPrototypes
 from fedtailor.learning.sample_weights import weights_of
 from fedtailor.learning.samples import Samples, shuffled_pairs
 from fedtailor.nets.net import Net, Part, Pull
@@ -74,7 +75,7 @@ class Training:
     part: Part
     batches: Iterable[tuple[Tensor, Tensor]]
     step: Kernel
-    own_loss: bool  # of the method, not the task's
+    loss: Loss | None  # of the method's own; None is the task's
     features: bool  # x is what the head sees
     pull: Pull | None
     average: int  # the part ends as the mean of its weights at the ends of the last so many epochs
@@ -86,13 +87,21 @@ class Training:
         batches, descent = self.batches, self.descent
         if not isinstance(batches, Batches) or not batches.count or not self.part.parameters:
             return None
-        if self.own_loss or descent.keeps or weights_of(batches.y) is not None:
+        if descent.keeps or weights_of(batches.y) is not None or not (self.loss is None or self.near is not None):
             return None
         if descent.participant.task.kind == "multilabel" and descent.participant.class_weights is not None:
             return None
         pull = None if self.pull is None else (self.pull.strength, self.pull.on)
         rule = (descent.lr, descent.protocol.optimizer, descent.protocol.momentum)
-        return ("train", self.part, self.features, rule, padded(batches), pull, self.average)
+        near = None if self.near is None else (self.near.weight, self.near.prototypes.shape)
+        return ("train", self.part, self.features, rule, padded(batches), pull, near, self.average)
+
+    @property
+    def near(self) -> NearPrototypes | None:
+        """The loss, if it is the task's and a distance to prototypes: the only one of a method's own that is computed together."""
+        loss = self.loss
+        known = isinstance(loss, NearPrototypes) and loss.criterion == self.descent.participant.loss
+        return loss if known and not self.features else None
 
     @property
     def net(self) -> Net:

@@ -18,6 +18,7 @@ from fedtailor.data.task import CLASSES
 from fedtailor.learning.descent import GROWTH
 from fedtailor.learning.optimizer import StackedOptimizer
 from fedtailor.learning.requests import Batches, Forward, Training, padded, power_of_two
+from fedtailor.nets.chain import Chain, Weights
 from fedtailor.nets.net import Part
 from fedtailor.nets.stackable import Layers
 
@@ -25,6 +26,7 @@ BLOCK = 2**20  # row numbers that are drawn ahead
 VALUES = 2**22  # of samples in one forward pass
 
 Some = slice | list[int]  # of the clients of a stack
+Batch = tuple[Tensor, Tensor, Some]  # samples, labels, and whose they are
 
 
 @torch.no_grad()
@@ -81,7 +83,7 @@ class Steps:
         first = requests[0]
         self.requests, self.layers, self.flats = requests, layers, flats
         self.descent, self.part = first.descent, first.part
-        self.call = layers.classify if first.features else layers.outputs
+        self.chain = layers.chain(features=first.features) if self.descent.plain else None
         self.batches = [_batches(request) for request in requests]
         self.counts = [batches.count for batches in self.batches]
         self.weights = layers.weights(flats)
@@ -96,6 +98,7 @@ class Steps:
         of_each = [request.descent.participant.class_weights for request in requests]
         self.class_weights = torch.stack([w for w in of_each if w is not None]) if of_each[0] is not None else None
         self.centres = self._centres()
+        self.near = _stacked_prototypes(requests, flats)
         self.ends = Ends(requests, self.trained) if first.average else None
 
     def take(self) -> None:
@@ -105,16 +108,17 @@ class Steps:
             active = sum(count >= until for count in self.counts)
             some: Some = slice(0, active) if active > 1 else [0, 0]
             weights = {name: tensor[some] for name, tensor in self.weights.items()}
-            trained = {name: weights[name].requires_grad_() for name in self.trained}
+            trained = {name: weights[name] for name in self.trained}
             if not self.descent.plain:
                 optimizer = StackedOptimizer(trained, self.descent.protocol, self.descent.lr, optimizer, some)
             for step in range(done, until):
-                loss = self._loss(weights, next(numbers)[some], some)
+                rows = next(numbers)[some]
+                batch = self.x[rows], self.y[rows], some
+                if self.chain is not None:
+                    loss = self._written_out(self.chain, weights, trained, batch)
+                else:
+                    loss = self._by_autograd(weights, trained, batch, optimizer)
                 self.losses[step, :active] = loss.detach()[:active]
-                gradients = torch.autograd.grad(
-                    loss.sum(), list(trained.values()), allow_unused=True, materialize_grads=True
-                )
-                self._move(trained, gradients, some, optimizer)
                 if self.ends is not None:
                     self.ends.reached(step, trained)
             if active == 1:
@@ -136,32 +140,66 @@ class Steps:
                 self.requests[k].descent.participant.losses.extend(losses[: self.counts[k]])
         return sound
 
-    def _loss(self, weights: dict[str, Tensor], numbers: Tensor, some: Some) -> Tensor:
-        """The loss of each client on its batch, whose samples have these numbers."""
-        x, y = self.x[numbers], self.y[numbers]
+    def _written_out(self, chain: Chain, weights: Weights, trained: Weights, batch: Batch) -> Tensor:
+        """Take one step of plain SGD on a batch, and return the loss of each client."""
+        x, y, some = batch
+        passed = chain.passed(weights, x)
+        leaves = {len(chain.layers): passed[-1].detach().requires_grad_()}
+        if self.near is not None:
+            leaves[self.layers.depth] = passed[self.layers.depth].detach().requires_grad_()
+        loss = self._losses(*leaves.values(), y=y, some=some)
+        gradients = torch.autograd.grad(loss.sum(), list(leaves.values()))
+        factors = chain.back(weights, trained, passed, dict(zip(leaves, gradients, strict=True)))
+        self._pull(trained, some)
+        for factor in factors:
+            factor.descend(weights, trained, self.descent.lr)
+        return loss
+
+    def _by_autograd(
+        self, weights: Weights, trained: Weights, batch: Batch, optimizer: StackedOptimizer | None
+    ) -> Tensor:
+        """Take one step on a batch, and return the loss of each client."""
+        x, y, some = batch
+        for tensor in trained.values():
+            tensor.requires_grad_()
+        z = x if self.requests[0].features else self.layers.features(weights, x)
+        loss = self._losses(self.layers.classify(weights, z), z, y=y, some=some)
+        gradients = torch.autograd.grad(loss.sum(), list(trained.values()), allow_unused=True, materialize_grads=True)
+        with torch.no_grad():
+            if optimizer is None:
+                self._pull(trained, some)
+                torch._foreach_add_(list(trained.values()), list(gradients), alpha=-self.descent.lr)
+            else:
+                of = dict(zip(trained, gradients, strict=True))
+                for name, centre in self.centres.items():
+                    of[name] = of[name] + self.strength * (trained[name] - centre[some])
+                optimizer.step(list(of.values()))
+        return loss
+
+    def _losses(self, outputs: Tensor, z: Tensor | None = None, *, y: Tensor, some: Some) -> Tensor:
+        """The loss of each client on its batch, from outputs and features."""
         task = self.descent.participant.task
-        outputs = self.call(weights, x)
-        each = task.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(numbers.shape)
-        says = self.says[some]
+        each = task.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
+        counts = says = self.says[some]
         if self.class_weights is not None and task.kind in CLASSES:
             says = says * self.class_weights[some].gather(1, y)
-        return (says * each).sum(1) / says.sum(1)
+        loss = (says * each).sum(1) / says.sum(1)
+        if self.near is None:
+            return loss
+        assert z is not None
+        prototypes, known, weight = self.near
+        rows = torch.arange(len(y), device=y.device)[:, None]
+        distances = (z - prototypes[some][rows, y]).square().mean(2) * known[some].gather(1, y)
+        return loss + weight * (counts * distances).sum(1) / counts.sum(1)
 
-    @torch.no_grad()
-    def _move(
-        self, trained: dict[str, Tensor], gradients: Sequence[Tensor], some: Some, optimizer: StackedOptimizer | None
-    ) -> None:
-        strength = 0.0 if self.requests[0].pull is None else self.requests[0].pull.strength
-        pulled = [(name, centre[some]) for name, centre in self.centres.items()]
-        if optimizer is None:
-            for name, centre in pulled:
-                trained[name].lerp_(centre, self.descent.lr * strength)
-            torch._foreach_add_(list(trained.values()), list(gradients), alpha=-self.descent.lr)
-            return
-        of = dict(zip(trained, gradients, strict=True))
-        for name, centre in pulled:
-            of[name] = of[name] + strength * (trained[name] - centre)
-        optimizer.step(list(of.values()))
+    @property
+    def strength(self) -> float:
+        """Of the pulls."""
+        return 0.0 if self.requests[0].pull is None else self.requests[0].pull.strength
+
+    def _pull(self, trained: Weights, some: Some) -> None:
+        for name, centre in self.centres.items():
+            trained[name].lerp_(centre[some], self.descent.lr * self.strength)
 
     def _centres(self) -> dict[str, Tensor]:
         """The centres of the clients' pulls, by parameter."""
@@ -238,6 +276,14 @@ class Ends:
 def _batches(request: Training) -> Batches:
     assert isinstance(request.batches, Batches)
     return request.batches
+
+
+def _stacked_prototypes(requests: Sequence[Training], like: Tensor) -> tuple[Tensor, Tensor, float] | None:
+    """The prototypes to which the clients' features are pulled, which of them are known, and how strongly; None if they are not."""
+    near = [request.near for request in requests if request.near is not None]
+    if not near:
+        return None
+    return torch.stack([n.prototypes for n in near]), torch.stack([n.known for n in near]).to(like), near[0].weight
 
 
 def _parameters(part: Part) -> list[str]:

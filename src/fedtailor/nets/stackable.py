@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import partial
-from itertools import pairwise
 
 import torch
-import torch.fx
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn import functional as F
 
+from fedtailor.nets.chain import Chain, Weights, chain_of
 from fedtailor.nets.fast import with_plain_layers
 from fedtailor.nets.net import Net
 
@@ -20,10 +17,6 @@ from fedtailor.nets.net import Net
 LARGEST = 75_000
 CHECKED = 3  # samples on which a net is tried
 
-ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LeakyReLU, nn.Identity)
-FUNCTIONS: tuple[Callable[[Tensor], Tensor], ...] = (F.relu, torch.relu, torch.tanh, torch.sigmoid)
-
-Weights = dict[str, Tensor]  # parameter name -> its tensors, one of each client
 Function = Callable[[Weights, Tensor], Tensor]
 
 
@@ -43,6 +36,19 @@ class Layers:
         self.features = _stacked(net.embedder, of_body)
         self.classify = _stacked(net.classifier, of_head)
 
+    @property
+    def depth(self) -> int:
+        """How many layers of a chain are below the head."""
+        assert isinstance(self.features, Chain)
+        return len(self.features.layers)
+
+    def chain(self, *, features: bool) -> Chain | None:
+        """The layers whose steps are written out, those above the features or all; None for nets of other layers."""
+        chains = [self.classify] if features else [self.features, self.classify]
+        layers = [layer for chain in chains if isinstance(chain, Chain) for layer in chain.layers]
+        whole = Chain(layers)
+        return whole if whole.has_back and all(isinstance(chain, Chain) for chain in chains) else None
+
     def weights(self, flats: Tensor) -> Weights:
         """The stacked parameters of nets whose memories are the rows of a matrix, as copies."""
         views = {name: flats[:, place].view(-1, *shape) for name, (place, shape) in self.places.items()}
@@ -59,64 +65,14 @@ def _stacked(module: nn.Module, names: dict[str, str]) -> Function:
         if hasattr(layer, "memory_format"):
             # Stacked images have five dimensions, for which there is no other.
             layer.memory_format = torch.preserve_format  # type: ignore[assignment]
-    chain = _chain(module, names)
+    chain = chain_of(module, names)
     if chain is not None:
-        return partial(_through, chain)
+        return chain
 
     def call(weights: Weights, x: Tensor) -> Tensor:
         return functional_call(module, {inner: weights[name] for inner, name in names.items()}, (x,))
 
     return vmap(call)
-
-
-def _through(chain: list[Function], weights: Weights, x: Tensor) -> Tensor:
-    for layer in chain:
-        x = layer(weights, x)
-    return x
-
-
-def _chain(module: nn.Module, names: dict[str, str]) -> list[Function] | None:
-    """The layers of a perceptron as batched matrix products, which have a fraction of the overhead of `vmap`; None for other modules."""
-    try:
-        graph = torch.fx.symbolic_trace(module).graph
-    except Exception:  # any module of a user's own
-        return None
-    nodes = list(graph.nodes)
-    chain: list[Function] = []
-    for before, node in pairwise(nodes[:-1]):
-        if node.args[:1] != (before,) or node.kwargs not in ({}, {"inplace": False}):
-            return None
-        layer = _layer(node, module, names)
-        if layer is None:
-            return None
-        chain.append(layer)
-    return chain if nodes[0].op == "placeholder" and nodes[-1].args == (nodes[-2],) else None
-
-
-def _layer(node: torch.fx.Node, module: nn.Module, names: dict[str, str]) -> Function | None:
-    if node.op == "call_module":
-        layer = module.get_submodule(str(node.target))
-        if type(layer) is nn.Linear:
-            weight, bias = (names.get(f"{node.target}.{name}", "") for name in ("weight", "bias"))
-            return partial(_linear, weight, bias) if weight and bool(bias) == (layer.bias is not None) else None
-        if type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1):
-            return _flat
-        return (lambda _, x: layer(x)) if type(layer) in ELEMENTWISE else None
-    if node.op == "call_function" and node.target in FUNCTIONS and len(node.args) == 1:
-        function = FUNCTIONS[FUNCTIONS.index(node.target)]
-        return lambda _, x: function(x)
-    return _flat if (node.op, node.target, node.args[1:]) == ("call_method", "flatten", (1,)) else None
-
-
-def _linear(weight: str, bias: str, weights: Weights, x: Tensor) -> Tensor:
-    rows = x.flatten(1, -2)
-    transposed = weights[weight].transpose(1, 2)
-    out = torch.baddbmm(weights[bias][:, None], rows, transposed) if bias else torch.bmm(rows, transposed)
-    return out.view(*x.shape[:-1], -1)
-
-
-def _flat(_: Weights, x: Tensor) -> Tensor:
-    return x.flatten(2)
 
 
 def stackable(net: Net, example: Tensor) -> Layers | None:
