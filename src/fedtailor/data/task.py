@@ -117,10 +117,14 @@ class Task:
 
     def correct(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Count the samples predicted without any mistake; 0 for a regression."""
+        return self.right(outputs, y).sum()
+
+    def right(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return for each sample whether it is predicted without any mistake; never in a regression."""
         if self.kind == "regression":
-            return torch.zeros((), dtype=torch.long, device=y.device)
+            return torch.zeros(len(y), dtype=torch.bool, device=y.device)
         right = self.predicted(outputs) == y
-        return right.all(1).sum() if right.ndim > 1 else right.sum()
+        return right.all(1) if right.ndim > 1 else right
 
     def class_weights(self, y: Tensor) -> Tensor:
         """Return weights that balance the classes in `y`: their mean over samples is 1, and an absent class has weight 1.

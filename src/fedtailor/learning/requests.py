@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedtailor.learning.kernels import Kernel
 from fedtailor.learning.losses import Loss, NearPrototypes
 from fedtailor.learning.sample_weights import weights_of
-from fedtailor.learning.samples import Samples, shuffled_pairs
+from fedtailor.learning.samples import CHUNK, Samples, shuffled_pairs
 from fedtailor.nets.net import Net, Part, Pull
 
 if TYPE_CHECKING:
@@ -52,19 +52,49 @@ class Forward:
 
     net: nn.Module
     samples: Samples
-    features: bool
+    features: bool = False
 
     @property
     def kind(self) -> Hashable | None:
         """Equal for requests that can be computed together; None for one that cannot."""
         return ("forward", self.net, self.features) if isinstance(self.net, Net) and len(self.samples) else None
 
-    def alone(self) -> Tensor:
+    def alone(self) -> Any:
         if isinstance(self.net, Net) and self.features:
             with torch.no_grad():  # not in inference mode, whose tensors cannot be trained on
                 return self.samples.through(self.net, self.net.features)
         with torch.inference_mode():
             return self.samples.through(self.net, self.net)
+
+
+class Counted(NamedTuple):
+    """Outputs, how many of them are right, and the summed loss."""
+
+    outputs: Tensor
+    correct: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Scoring(Forward):
+    """The outputs of a net of all samples, counted."""
+
+    @property
+    def kind(self) -> Hashable | None:
+        return None if super().kind is None else ("score", self.net)
+
+    def alone(self) -> Counted:
+        return self.counted(super().alone())
+
+    @torch.inference_mode()
+    def counted(self, outputs: Tensor) -> Counted:
+        samples, task = self.samples, self.samples.task
+        correct = torch.zeros((), dtype=torch.long, device=samples.device)
+        loss = torch.zeros((), dtype=torch.float64, device=samples.device)
+        for some, y in zip(outputs.split(CHUNK), samples.y.split(CHUNK), strict=True):
+            correct += task.correct(some, y)
+            loss += task.summed_loss(some, y)
+        return Counted(outputs, int(correct), float(loss))
 
 
 @dataclass(frozen=True)

@@ -92,8 +92,9 @@ class Samples:
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Everything in order, in large pieces."""
         for start in range(0, len(self), CHUNK):
-            index = torch.arange(start, min(start + CHUNK, len(self)))
-            yield self.take(index), self.y[start : start + CHUNK]
+            rows = slice(start, min(start + CHUNK, len(self)))
+            x = self._normalized(torch.arange(rows.start, rows.stop)) if self.x is None else self.x[rows]
+            yield x, self.y[rows]
 
     def through(self, net: nn.Module, call: Callable[[Tensor], Tensor]) -> Tensor:
         """What a net, or a part of it, makes of all samples, in order."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.learning.metrics import Metric
-from fedtailor.learning.requests import Forward
-from fedtailor.learning.samples import CHUNK, Samples
+from fedtailor.learning.requests import Counted, Scoring
+from fedtailor.learning.samples import Samples
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,14 @@ def score(
     metrics: Sequence[Metric] = (),
     *,
     keep_outputs: bool = False,
-    ask: Callable[[Forward], Tensor] = Forward.alone,
+    ask: Callable[[Scoring], Counted] = Scoring.alone,
 ) -> Score:
     """Score a model on samples, with the values of these metrics. `ask` computes the outputs of a net."""
     if not len(samples):
         return Score()
-    outputs = ask(Forward(model, samples, features=False))
+    outputs, correct, loss = ask(Scoring(model, samples))
     further = [metric for metric in metrics if metric.name != "accuracy"]
     values = {metric.name: metric.of(samples.task, samples.y, outputs) for metric in further}
-    correct, loss = _counted(outputs, samples)
     return Score(correct, len(samples), loss, values, outputs.cpu() if keep_outputs else None)
 
 
@@ -61,15 +60,3 @@ def hits(model: nn.Module, samples: Samples) -> Tensor:
     """Return for each sample 1 if the model predicts its class, else 0."""
     model.eval()
     return torch.cat([(samples.task.predicted(model(x)) == y).float() for x, y in samples.chunks()])
-
-
-@torch.inference_mode()
-def _counted(outputs: Tensor, samples: Samples) -> tuple[int, float]:
-    """Return the number of correct predictions, and the summed loss."""
-    task = samples.task
-    correct = torch.zeros((), dtype=torch.long, device=samples.device)
-    loss = torch.zeros((), dtype=torch.float64, device=samples.device)
-    for some, y in zip(outputs.split(CHUNK), samples.y.split(CHUNK), strict=True):
-        correct += task.correct(some, y)
-        loss += task.summed_loss(some, y)
-    return int(correct), float(loss)

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from fedtailor.data.task import CLASSES
 from fedtailor.learning.descent import GROWTH
 from fedtailor.learning.optimizer import StackedOptimizer
-from fedtailor.learning.requests import Batches, Forward, Training, padded, power_of_two
+from fedtailor.learning.requests import Batches, Counted, Forward, Scoring, Training, padded, power_of_two
 from fedtailor.nets.chain import Chain, Weights
 from fedtailor.nets.net import Part
 from fedtailor.nets.stackable import Layers
@@ -29,29 +32,68 @@ Some = slice | list[int]  # of the clients of a stack
 Batch = tuple[Tensor, Tensor, Some]  # samples, labels, and whose they are
 
 
+class Piece(NamedTuple):
+    """Samples of the client of one request, in one forward pass."""
+
+    request: int
+    x: Tensor
+    y: Tensor
+
+
 @torch.no_grad()
-def forward(requests: Sequence[Forward], layers: Layers, flats: Tensor) -> list[Tensor]:
-    """Answer requests for outputs or features of one net, whose memory at each client is a row of `flats`."""
-    stacks: dict[int, list[tuple[int, Tensor]]] = defaultdict(list)  # by the rows to which samples are filled up
+def forward(requests: Sequence[Forward], layers: Layers, flats: Tensor) -> list[Any]:
+    """Answer requests for outputs, scores or features of one net, whose memory at each client is a row of `flats`."""
+    stacks: dict[int, list[Piece]] = defaultdict(list)  # by the rows to which samples are filled up
     for k, request in enumerate(requests):
-        for x, _ in request.samples.chunks():
-            stacks[power_of_two(len(x))].append((k, x))
+        for x, y in request.samples.chunks():
+            stacks[power_of_two(len(x))].append(Piece(k, x, y))
     call = layers.features if requests[0].features else layers.outputs
+    tally = Tally(requests) if isinstance(requests[0], Scoring) else None
     found: list[list[Tensor]] = [[] for _ in requests]
     for length, pieces in sorted(stacks.items(), reverse=True):  # a client's last piece is its smallest
-        most = max(2, VALUES // (length * max(1, pieces[0][1][0].numel())))
+        most = max(2, VALUES // (length * max(1, pieces[0].x[0].numel())))
         for start in range(0, len(pieces), most):
             some = pieces[start : start + most]
             twice = some if len(some) > 1 else some * 2
-            x = torch.stack([_filled(x, length) for _, x in twice])
-            outputs = call(layers.weights(flats[[k for k, _ in twice]]), x)
-            for (k, x), row in zip(some, outputs, strict=False):
-                found[k].append(row[: len(x)])
-    return [torch.cat(pieces) for pieces in found]
+            x = _filled([piece.x for piece in twice], length)
+            outputs = call(layers.weights(flats[[piece.request for piece in twice]]), x)
+            for piece, row in zip(some, outputs, strict=False):
+                found[piece.request].append(row[: piece.x.shape[0]])
+            if tally is not None:
+                tally.add(twice, len(some), outputs)
+    whole = [torch.cat(pieces) for pieces in found]
+    return whole if tally is None else tally.of(whole)
 
 
-def _filled(x: Tensor, length: int) -> Tensor:
-    return x if len(x) == length else torch.cat([x, x.new_zeros(length - len(x), *x.shape[1:])])
+def _filled(tensors: list[Tensor], length: int) -> Tensor:
+    """Tensors as one, each with so many rows."""
+    stacked = pad_sequence(tensors, batch_first=True)
+    missing = length - stacked.shape[1]
+    return stacked if not missing else F.pad(stacked, (0, 0) * (stacked.ndim - 2) + (0, missing))
+
+
+class Tally:
+    """How many outputs of each client are right, and their summed loss."""
+
+    def __init__(self, requests: Sequence[Forward]) -> None:
+        self.task = requests[0].samples.task
+        self.correct = [0] * len(requests)
+        self.loss = [0.0] * len(requests)
+
+    def add(self, pieces: Sequence[Piece], count: int, outputs: Tensor) -> None:
+        """Count the outputs of the first so many pieces."""
+        y = _filled([piece.y for piece in pieces], outputs.shape[1])
+        says = torch.arange(y.shape[1]) < torch.tensor([piece.y.shape[0] for piece in pieces])[:, None]
+        says = says.to(outputs.device)
+        flat, labels = outputs.flatten(0, 1), y.flatten(0, 1)
+        losses = (self.task.losses(flat, labels).view(says.shape).double() * says).sum(1).tolist()
+        right = (self.task.right(flat, labels).view(says.shape) & says).sum(1).tolist()
+        for piece, correct, loss in zip(pieces[:count], right, losses, strict=False):
+            self.correct[piece.request] += correct
+            self.loss[piece.request] += loss
+
+    def of(self, outputs: Sequence[Tensor]) -> list[Counted]:
+        return [Counted(*found) for found in zip(outputs, self.correct, self.loss, strict=True)]
 
 
 def train(requests: Sequence[Training], layers: Layers, flats: Tensor) -> list[bool]:
@@ -67,10 +109,10 @@ def train(requests: Sequence[Training], layers: Layers, flats: Tensor) -> list[b
     steps = Steps([requests[k] for k in order], layers, rows)
     steps.take()
     sound = dict(zip(order, steps.sound(), strict=True))
-    for k, row in zip(order, rows, strict=True):
-        if sound[k]:
-            flats[k] = row
-        else:
+    kept = [place for place, k in enumerate(order) if sound[k]]
+    flats[[order[place] for place in kept]] = rows[kept]
+    for k in order:
+        if not sound[k]:
             generators[k].set_state(before[k])
     return [sound[k] for k in range(len(requests))]
 

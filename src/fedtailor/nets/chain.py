@@ -64,7 +64,7 @@ Layer = Linear | Elementwise | Flat
 
 
 class Factors(NamedTuple):
-    """The gradient of a linear layer's weights, as the factors of which it is the product: what went in, and the gradient of what came out."""
+    """The gradient of a linear layer's weights, as the factors of that product: what went in, and the gradient of what came out."""
 
     layer: Linear
     x: Tensor
