@@ -258,17 +258,17 @@ class Steps:
     def _row_numbers(self) -> Iterator[Tensor]:
         """For each step, the samples of each client's batch, as row numbers of x and y."""
         nothing = len(self.y) - 1
-        starts = torch.tensor([0, *(len(b.y) for b in self.batches)]).cumsum(0).tolist()
+        starts = torch.tensor([0, *(len(b.y) for b in self.batches)]).cumsum(0)[:-1, None]
         orders = [Order(batches) for batches in self.batches]
         length = min(self.counts[0], max(1, BLOCK // (len(orders) * self.width)))
         for done in range(0, self.counts[0], length):
-            block = torch.full((length, len(orders), self.width), nothing)
-            for k, (order, batches) in enumerate(zip(orders, self.batches, strict=True)):
-                steps = min(length, self.counts[k] - done)
-                if steps <= 0:
-                    break
-                block[:steps, k, : batches.rows] = order.next(steps) + starts[k]
-            yield from block.to(self.x.device)
+            left = [count - done for count in self.counts if count > done]
+            drawn = [order.next(min(length, steps)) for order, steps in zip(orders, left, strict=False)]
+            drawn = [
+                F.pad(d, (0, self.width - d.shape[1]), value=nothing) if d.shape[1] < self.width else d for d in drawn
+            ]
+            block = pad_sequence(drawn, padding_value=nothing)  # (steps, clients, rows of a batch)
+            yield from (block + starts[: len(drawn)]).clamp_(max=nothing).to(self.x.device)
 
 
 class Order:
