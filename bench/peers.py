@@ -2,7 +2,7 @@
 
     FEDTAILOR_DATA=… python -m bench.peers --json peers.json
     FEDTAILOR_DATA=… python -m bench.peers --json peers.json --fraction 0.02 --rounds 2      # a quick check that everything runs
-    python -m bench.peers --json table.json --table      # 500 clients of 60 rows and 13 features, batch 10, five epochs, an MLP
+    python -m bench.peers --json docs/results/peers_table.json --table --page docs/performance.md    # 500 clients of 60 rows, an MLP
 
 All do the same job: 20 % of Fashion-MNIST dealt to 20 clients (Dirichlet 0.1), the CNN of `bench.bare` from the same initial weights, one
 epoch of SGD per client (batch 10, lr 0.005, no incomplete last batch), the mean weighted by samples, and its accuracy on the test samples
@@ -44,7 +44,7 @@ from torch.nn.utils import parameters_to_vector
 from bench.bare import BareLoop, plain_net, tensors
 from bench.peer_job import CORES, Job, Timing
 from bench.rounds import J_SMALL, simulation
-from bench.stacked import small_clients
+from bench.stacked import small_clients, write_page
 from fedtailor import Config, Federation, Simulation
 from fedtailor.errors import FedTailorError
 
@@ -111,6 +111,8 @@ def main() -> None:
     print(f"{sum(len(c[1]) for c in job.clients)} training samples, {len(job.clients)} clients, {CORES} cores")
     print(table(rows))
     args.json.write_text(json.dumps({"cores": CORES, "fraction": args.fraction, "rows": rows}, indent=1) + "\n")
+    if args.page:
+        write_page(args.page, "peers on the table", as_markdown(rows))
     apart = [name for name, row in rows.items() if row.get("same_work") is False]
     if apart:
         raise SystemExit(f"Not the same work: the accuracy of {', '.join(apart)} is over {TOLERANCE:g} points apart.")
@@ -122,6 +124,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each; the first only warms up")
     parser.add_argument("--fraction", type=float, default=0.2, help="share of Fashion-MNIST")
     parser.add_argument("--table", action="store_true", help="500 small clients and an MLP instead of the images")
+    parser.add_argument("--page", type=Path, help="put the table of --table into this page")
     parser.add_argument("--venv", type=Path, default=HERE / ".venv-peers", help="folder of the peers' environments")
     args = parser.parse_args(words)
     if args.rounds < 2:
@@ -265,6 +268,17 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
         remark = "" if row["same_work"] else "  not the same work"
         lines.append(f"{name:<22}{row['seconds']:>10.2f}{row['ratio']:>8.2f}{row['accuracy']:>10.2f}{remark}")
     return "\n".join(lines)
+
+
+def as_markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = ["| | version | seconds per round | ratio to the bare loop | accuracy |", "|---|---|---|---|---|"]
+    for name, row in rows.items():
+        if "not_available" in row:
+            lines.append(f"| {name} | not available: {row['not_available']} | | | |")
+            continue
+        numbers = f"{row['seconds']:.2f} | {row['ratio']:.2f} | {row['accuracy']:.2f}"
+        lines.append(f"| {name} | {row['version']} | {numbers} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

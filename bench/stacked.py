@@ -35,7 +35,6 @@ from fedtailor.methods import methods
 from fedtailor.nets.architecture import Architecture
 from fedtailor.nets.mlp import MLP
 
-BEGIN, END = "<!-- stacked: begin -->", "<!-- stacked: end -->"
 METHODS = ("fedavg", "fedrep", "ditto", "pgfedsplit", "fedah")
 
 
@@ -68,14 +67,15 @@ def main() -> None:
     if args.json:
         args.json.write_text(json.dumps(found, indent=1) + "\n")
     if args.page:
-        write_page(args.page, found)
+        write_page(args.page, "stacked", as_table(found))
 
 
-def write_page(page: Path, found: dict[str, Any]) -> None:
-    """Put the table where the page has a place for it."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(before + BEGIN + "\n" + as_table(found) + END + after)
+def write_page(page: Path, name: str, table: str) -> None:
+    """Put a table where the page has a place of this name."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, _, rest = page.read_text().partition(begin)
+    after = rest.partition(end)[2]
+    page.write_text(before + begin + "\n" + table + end + after)
 
 
 def as_table(found: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from bench.peer_job import Job, Timing
-from bench.peers import NotAvailable, Peer, compared, environment, in_turns, parsed, run, table, theirs
+from bench.peers import NotAvailable, Peer, as_markdown, compared, environment, in_turns, parsed, run, table, theirs
 
 
 @pytest.fixture
@@ -110,3 +111,21 @@ def test_words_that_cannot_work_are_refused_at_once(words: list[str], capsys: py
 def test_defaults() -> None:
     args = parsed(["--json", "a.json"])
     assert (args.rounds, args.fraction, args.venv.name) == (3, 0.2, ".venv-peers")
+
+
+def test_the_table_of_a_page_has_times_and_reasons() -> None:
+    rows = {
+        "bare loop": {"version": "torch 2", "seconds": 2.0, "ratio": 1.0, "accuracy": 91.0, "same_work": True},
+        "flower": {"not_available": "it did not finish"},
+    }
+    lines = as_markdown(rows).splitlines()
+    assert lines[2:] == [
+        "| bare loop | torch 2 | 2.00 | 1.00 | 91.00 |",
+        "| flower | not available: it did not finish | | | |",
+    ]
+
+
+def test_the_docs_show_what_was_measured_on_the_table() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    rows = json.loads((docs / "results" / "peers_table.json").read_text())["rows"]
+    assert f"<!-- peers on the table: begin -->\n{as_markdown(rows)}<!--" in (docs / "performance.md").read_text()

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.stacked import BEGIN, END, as_table, job_of, steps, write_page
+from bench.stacked import as_table, job_of, steps, write_page
 
+BEGIN, END = "<!-- stacked: begin -->", "<!-- stacked: end -->"
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -22,7 +23,7 @@ def test_only_the_table_of_a_page_is_replaced(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     row = {"job": "table", "workers": 1, "method": "fedavg", "one_by_one": 2.0, "stacked": 0.25, "ratio": 8.04}
-    write_page(page, {"turns": 1, "rows": [row]})
+    write_page(page, "stacked", as_table({"turns": 1, "rows": [row]}))
     assert page.read_text().startswith(f"before\n{BEGIN}\n| job |")
     assert page.read_text().endswith(f"| table | 1 | fedavg | 2.000 | 0.250 | 8.0 |  |\n{END}\nafter\n")
 
