@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from fedtailor import Federation, Simulation
 from fedtailor.engines import stack
 from fedtailor.learning.descent import SKIPPED
+from fedtailor.learning.losses import NearPrototypes
 from fedtailor.methods.base import Method, methods
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.nets.lenet import SmallLeNet
@@ -172,6 +174,34 @@ def test_clients_of_like_batches_train_as_one(monkeypatch: pytest.MonkeyPatch) -
     with counting(monkeypatch) as sizes:
         finished("stacked", "fedavg", rounds=1, dropout=0.0)
     assert sorted(sizes) == [1, 1, 7]  # batches of 1, of 3 (filled up to 4), and of 7 and 8
+
+
+@pytest.mark.parametrize("name", ["pgfedsplit", "fedproto", "fedpac"])
+def test_features_are_pulled_to_prototypes_side_by_side(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NearPrototypes, "__call__", lambda *_: pytest.fail("a client trained alone"))
+    with counting(monkeypatch) as sizes:
+        finished("stacked", name, rounds=2, dropout=0.0)
+    assert max(sizes) >= 7
+
+
+def test_nets_whose_steps_are_not_written_out_are_stacked_by_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
+    for method in ("ditto", "fedproto"):
+        with counting(monkeypatch) as sizes:
+            stacked = finished("stacked", method, net=net, dropout=0.0)
+        assert max(sizes) == 7
+        assert_equal(stacked, finished("inline", method, net=net, dropout=0.0), 1e-10)
+
+
+def test_garbage_collection_is_as_it_was() -> None:
+    gc.disable()
+    try:
+        finished("stacked", "fedavg", rounds=1)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    finished("stacked", "fedavg", rounds=1)
+    assert gc.isenabled()
 
 
 class Normalized(nn.Module):
