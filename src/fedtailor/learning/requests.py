@@ -130,8 +130,9 @@ class Training:
     def near(self) -> NearPrototypes | None:
         """The loss, if it is the task's and a distance to prototypes: the only one of a method's own that is computed together."""
         loss = self.loss
-        known = isinstance(loss, NearPrototypes) and loss.criterion == self.descent.participant.loss
-        return loss if known and not self.features else None
+        if self.features or not isinstance(loss, NearPrototypes):
+            return None
+        return loss if loss.criterion == self.descent.participant.loss else None
 
     @property
     def net(self) -> Net:
