@@ -2,7 +2,7 @@
 
     FEDTAILOR_DATA=… python -m bench.peers --json peers.json
     FEDTAILOR_DATA=… python -m bench.peers --json peers.json --fraction 0.02 --rounds 2      # a quick check that everything runs
-    python -m bench.peers --json docs/results/peers_table.json --table --page docs/performance.md    # 500 clients of 60 rows, an MLP
+    python -m bench.peers --json table.json --table      # 500 clients of 60 rows and 13 features, batch 10, five epochs, an MLP
 
 All do the same job: 20 % of Fashion-MNIST dealt to 20 clients (Dirichlet 0.1), the CNN of `bench.bare` from the same initial weights, one
 epoch of SGD per client (batch 10, lr 0.005, no incomplete last batch), the mean weighted by samples, and its accuracy on the test samples
@@ -124,7 +124,11 @@ def parsed(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each; the first only warms up")
     parser.add_argument("--fraction", type=float, default=0.2, help="share of Fashion-MNIST")
     parser.add_argument("--table", action="store_true", help="500 small clients and an MLP instead of the images")
-    parser.add_argument("--page", type=Path, help="put the table of --table into this page")
+    parser.add_argument(
+        "--page",
+        type=Path,
+        help="put the numbers of --table into this page, where it has a place called `peers on the table`",
+    )
     parser.add_argument("--venv", type=Path, default=HERE / ".venv-peers", help="folder of the peers' environments")
     args = parser.parse_args(words)
     if args.rounds < 2:

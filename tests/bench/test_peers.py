@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -123,9 +122,3 @@ def test_the_table_of_a_page_has_times_and_reasons() -> None:
         "| bare loop | torch 2 | 2.00 | 1.00 | 91.00 |",
         "| flower | not available: it did not finish | | | |",
     ]
-
-
-def test_the_docs_show_what_was_measured_on_the_table() -> None:
-    docs = Path(__file__).parents[2] / "docs"
-    rows = json.loads((docs / "results" / "peers_table.json").read_text())["rows"]
-    assert f"<!-- peers on the table: begin -->\n{as_markdown(rows)}<!--" in (docs / "performance.md").read_text()
