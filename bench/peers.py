@@ -1,8 +1,10 @@
-"""Compare seconds per round of FedAvg in FedTailor, in Apple's pfl, in Flower's simulation and in the bare PyTorch loop.
+"""Compare seconds per round in FedTailor, in Apple's pfl, in Flower's simulation, in PFLlib and in the bare PyTorch loop.
 
     FEDTAILOR_DATA=… python -m bench.peers --json peers.json
     FEDTAILOR_DATA=… python -m bench.peers --json peers.json --fraction 0.02 --rounds 2      # a quick check that everything runs
     python -m bench.peers --json table.json --table      # 500 clients of 60 rows and 13 features, batch 10, five epochs, an MLP
+    FEDTAILOR_DATA=… python -m bench.peers --json peers.json --pfllib ../PFLlib      # with PFLlib, from a checkout of yours
+    FEDTAILOR_DATA=… python -m bench.peers --json fedrep.json --pfllib ../PFLlib --method fedrep      # FedRep: FedTailor and PFLlib only
 
 All do the same job: 20 % of Fashion-MNIST dealt to 20 clients (Dirichlet 0.1), the CNN of `bench.bare` from the same initial weights, one
 epoch of SGD per client (batch 10, lr 0.005, no incomplete last batch), the mean weighted by samples, and its accuracy on the test samples
@@ -11,12 +13,16 @@ the same, and the command fails after showing the table. (With few samples all a
 
 Each framework has all cores. The bare loop, FedTailor (engine=processes) and Flower have one process with one thread per core. pfl is timed
 twice: as one process with one thread per core, and as one process per core under torchrun. So is FedTailor: with the module that the others
-train, and with its own `net=cnn`, the same function computed in a faster order. What else was chosen for a peer is described in
-`bench/peer_pfl.py` and `bench/peer_flower.py`. Machines are noisy: all run one after the other, then once more in the opposite order, and
-the shortest round of each counts, without the first round of either run.
+train, and with its own `net=cnn`, the same function computed in a faster order. PFLlib, which is no package, has one process with one
+thread per core. It is timed as it is, and without the loss of all training samples that each of its evaluations takes. What else was
+chosen for a peer is described in `bench/peer_pfl.py`, `bench/peer_flower.py` and `bench/peer_pfllib.py`. Machines are noisy: all run one
+after the other, then once more in the opposite order, and the shortest round of each counts, without the first round of either run.
 
 Each peer is installed on first use into an environment of its own below --venv (1 to 2 GB, some minutes); one that cannot be
 installed or does not run is listed with the reason.
+
+FedRep is the same job with each client's head kept: one epoch on the head, then one on the body, the mean of the bodies, and each client's
+own model scored on its own test samples.
 """
 
 from __future__ import annotations
@@ -39,7 +45,8 @@ from subprocess import PIPE
 from typing import Any
 
 import torch
-from torch.nn.utils import parameters_to_vector
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from bench.bare import BareLoop, plain_net, tensors
 from bench.peer_job import CORES, Job, Timing
@@ -63,18 +70,19 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Peer:
-    """A framework to install as `package` into the environment `name`, and the module that runs the job in it."""
+    """A framework to install as `packages` into the environment `name`, and the module that runs the job in it."""
 
     name: str
-    package: str
+    packages: tuple[str, ...]
     words: tuple[str, ...]
 
 
 PEERS = {
-    f"pfl, {CORES} threads": Peer("pfl", "pfl==0.6.*", ("bench.peer_pfl",)),
-    f"pfl, {CORES} processes": Peer("pfl", "pfl==0.6.*", (*TORCHRUN, "bench.peer_pfl")),
-    "flower": Peer("flower", "flwr[simulation]==1.41.*", ("bench.peer_flower",)),
+    f"pfl, {CORES} threads": Peer("pfl", ("pfl==0.6.*",), ("bench.peer_pfl",)),
+    f"pfl, {CORES} processes": Peer("pfl", ("pfl==0.6.*",), (*TORCHRUN, "bench.peer_pfl")),
+    "flower": Peer("flower", ("flwr[simulation]==1.41.*",), ("bench.peer_flower",)),
 }
+PFLLIB_IMPORTS = ("h5py", "matplotlib", "scikit-learn")  # PFLlib itself comes from a checkout
 
 
 class NotAvailable(Exception):
@@ -85,37 +93,56 @@ def main() -> None:
     args = parsed(sys.argv[1:])
     torch.set_num_threads(1)
     try:
-        job_words = J_TABLE if args.table else [*J_SMALL, f"data.fraction={args.fraction}"]
-        words = [*job_words, f"rounds={args.rounds}", "method=fedavg"]
-        config = Config.load(words=[*words, "engine=processes"])
-        other = Config.load(words=[*words, "engine=stacked" if args.table else "engine=processes"])
+        config = Config.load(words=[*job_words(args), "engine=processes"])
         federation = small_clients(500) if args.table else config.federation()
     except FedTailorError as error:
         raise SystemExit(str(error)) from None
     job = job_of(federation, config)
-    plain = plain_net(federation.shape, federation.classes)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "job.npz")
         job.save(path)
-        found = in_turns(
-            {
-                "bare loop": lambda: bare(job),
-                "fedtailor": lambda: ours(job, simulation(federation, config, plain)),
-                "fedtailor, stacked" if args.table else "fedtailor, net=cnn": lambda: ours(
-                    job, simulation(federation, other, plain if args.table else None)
-                ),
-                **{name: partial(theirs, peer, args.venv, path) for name, peer in PEERS.items()},
-            }
-        )
+        found = in_turns(contestants(args, job, path, federation, config))
     rows = compared(found)
     print(f"{sum(len(c[1]) for c in job.clients)} training samples, {len(job.clients)} clients, {CORES} cores")
     print(table(rows))
-    args.json.write_text(json.dumps({"cores": CORES, "fraction": args.fraction, "rows": rows}, indent=1) + "\n")
+    settings = {"method": args.method, "cores": CORES, "fraction": args.fraction, "rounds": args.rounds}
+    args.json.write_text(json.dumps({**settings, "rows": rows}, indent=1) + "\n")
     if args.page:
         write_page(args.page, "peers on the table", as_markdown(rows))
     apart = [name for name, row in rows.items() if row.get("same_work") is False]
     if apart:
         raise SystemExit(f"Not the same work: the accuracy of {', '.join(apart)} is over {TOLERANCE:g} points apart.")
+
+
+def job_words(args: argparse.Namespace) -> list[str]:
+    job = J_TABLE if args.table else [*J_SMALL, f"data.fraction={args.fraction}"]
+    return [*job, f"rounds={args.rounds}", f"method={args.method}"]
+
+
+def contestants(
+    args: argparse.Namespace, job: Job, path: Path, federation: Federation, config: Config
+) -> dict[str, Callable[[], Timing]]:
+    if args.table:
+        name, other, net = "fedtailor, stacked", Config.load(words=[*job_words(args), "engine=stacked"]), job.net
+    else:
+        name, other, net = "fedtailor, net=cnn", config, with_weights(config.net.build(federation.task), job.start)
+    found = {
+        "fedtailor": lambda: ours(job, simulation(federation, config, job.net)),
+        name: lambda: ours(job, simulation(federation, other, net)),
+    }
+    peers = pfllib(args.pfllib, args.method) if args.pfllib else {}
+    if args.method == "fedavg":
+        found = {"bare loop": lambda: bare(job), **found}
+        peers = {**PEERS, **peers}
+    return found | {name: partial(theirs, peer, args.venv, path) for name, peer in peers.items()}
+
+
+def pfllib(checkout: Path, method: str) -> dict[str, Peer]:
+    words = ("bench.peer_pfllib", str(checkout.absolute()), {"fedavg": "FedAvg", "fedrep": "FedRep"}[method])
+    return {
+        "pfllib": Peer("pfllib", PFLLIB_IMPORTS, words),
+        "pfllib, no train loss": Peer("pfllib", PFLLIB_IMPORTS, (*words, "--test-only")),
+    }
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
@@ -129,12 +156,16 @@ def parsed(words: list[str]) -> argparse.Namespace:
         type=Path,
         help="put the numbers of --table into this page, where it has a place called `peers on the table`",
     )
+    parser.add_argument("--method", choices=("fedavg", "fedrep"), default="fedavg")
+    parser.add_argument("--pfllib", type=Path, metavar="FOLDER", help="a checkout of PFLlib, to time it too")
     parser.add_argument("--venv", type=Path, default=HERE / ".venv-peers", help="folder of the peers' environments")
     args = parser.parse_args(words)
     if args.rounds < 2:
         parser.error("--rounds must be at least 2: the first round warms up and is not counted")
     if not args.json.absolute().parent.is_dir():
         parser.error(f"--json {args.json}: there is no such folder")
+    if args.pfllib and not (args.pfllib / "system" / "flcore").is_dir():
+        parser.error(f"--pfllib {args.pfllib}: this is no checkout of PFLlib")
     return args
 
 
@@ -167,9 +198,13 @@ def bare(job: Job) -> Timing:
     return timed(loop.round, job.rounds, f"torch {version('torch')}")
 
 
+def with_weights(net: nn.Module, weights: Tensor) -> nn.Module:
+    """Give FedTailor's own net the job's initial weights: its parameters have the same order."""
+    vector_to_parameters(weights.clone(), net.parameters())
+    return net
+
+
 def ours(job: Job, trial: Simulation) -> Timing:
-    """Time FedTailor; its flat vector has the same order as the job's, with its own net, too."""
-    trial.server.state["model"] = job.start.clone()
     accuracies = (record["accuracy"] for record in trial)  # each next() runs a round
     timing = timed(accuracies.__next__, job.rounds, f"fedtailor {version('fedtailor')}")
     trial.close()
@@ -187,7 +222,7 @@ def timed(work: Callable[[], float], rounds: int, version: str) -> Timing:
 
 def theirs(peer: Peer, folder: Path, job: Path) -> Timing:
     try:
-        return run(peer, environment(folder / peer.name, [torch_pin(), peer.package]), job)
+        return run(peer, environment(folder / peer.name, [torch_pin(), *peer.packages]), job)
     except OSError as error:
         raise NotAvailable(str(error)) from None
 
@@ -244,14 +279,14 @@ def reason(log: str) -> str:
 
 
 def compared(found: Mapping[str, list[Timing] | str]) -> dict[str, dict[str, Any]]:
-    """Return each one's shortest round after the first, in seconds and relative to the bare loop, and whether it did the same work."""
+    """Return each one's shortest round after the first, in seconds and relative to the first row, and whether it did the same work."""
     rows: dict[str, dict[str, Any]] = {}
     for name, timings in found.items():
         if isinstance(timings, str):
             rows[name] = {"not_available": timings}
             continue
         seconds = min(second for timing in timings for second in timing.seconds[1:])
-        reference = rows.get("bare loop", {"seconds": seconds, "accuracy": timings[0].accuracy})
+        reference = next(iter(rows.values()), {"seconds": seconds, "accuracy": timings[0].accuracy})
         rows[name] = {
             "version": timings[0].version,
             "seconds": seconds,

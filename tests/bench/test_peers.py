@@ -90,9 +90,9 @@ def test_a_peer_that_fails_says_why(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file where the environment would be")
     job = tmp_path / "job.npz"
     with pytest.raises(NotAvailable, match="it cannot be installed: Error: "):
-        theirs(Peer("taken", "peer", ()), tmp_path, job)
+        theirs(Peer("taken", ("peer",), ()), tmp_path, job)
     with pytest.raises(NotAvailable, match=r"it did not finish: .*No module named bench\.nobody"):
-        run(Peer("missing", "peer", ("bench.nobody",)), Path(sys.executable), job)
+        run(Peer("missing", ("peer",), ("bench.nobody",)), Path(sys.executable), job)
 
 
 def test_an_environment_that_is_whole_is_kept(tmp_path: Path) -> None:
