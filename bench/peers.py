@@ -4,6 +4,7 @@
     FEDTAILOR_DATA=… python -m bench.peers --json peers.json --fraction 0.02 --rounds 2      # a quick check that everything runs
     python -m bench.peers --json table.json --table      # 500 clients of 60 rows and 13 features, batch 10, five epochs, an MLP
     FEDTAILOR_DATA=… python -m bench.peers --json peers.json --pfllib ../PFLlib      # with PFLlib, from a checkout of yours
+    FEDTAILOR_DATA=… python -m bench.peers --json pfllib.json --pfllib ../PFLlib --peers pfllib      # of the peers only PFLlib
     FEDTAILOR_DATA=… python -m bench.peers --json fedrep.json --pfllib ../PFLlib --method fedrep      # FedRep: FedTailor and PFLlib only
 
 All do the same job: 20 % of Fashion-MNIST dealt to 20 clients (Dirichlet 0.1), the CNN of `bench.bare` from the same initial weights, one
@@ -130,11 +131,16 @@ def contestants(
         "fedtailor": lambda: ours(job, simulation(federation, config, job.net)),
         name: lambda: ours(job, simulation(federation, other, net)),
     }
-    peers = pfllib(args.pfllib, args.method) if args.pfllib else {}
     if args.method == "fedavg":
         found = {"bare loop": lambda: bare(job), **found}
-        peers = {**PEERS, **peers}
-    return found | {name: partial(theirs, peer, args.venv, path) for name, peer in peers.items()}
+    return found | {name: partial(theirs, peer, args.venv, path) for name, peer in peers_of(args).items()}
+
+
+def peers_of(args: argparse.Namespace) -> dict[str, Peer]:
+    peers = PEERS if args.method == "fedavg" else {}
+    if args.pfllib:
+        peers = peers | pfllib(args.pfllib, args.method)
+    return {name: peer for name, peer in peers.items() if peer.name in args.peers.split(",")}
 
 
 def pfllib(checkout: Path, method: str) -> dict[str, Peer]:
@@ -157,6 +163,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
         help="put the numbers of --table into this page, where it has a place called `peers on the table`",
     )
     parser.add_argument("--method", choices=("fedavg", "fedrep"), default="fedavg")
+    parser.add_argument("--peers", default="pfl,flower,pfllib", help="only these of the peers")
     parser.add_argument("--pfllib", type=Path, metavar="FOLDER", help="a checkout of PFLlib, to time it too")
     parser.add_argument("--venv", type=Path, default=HERE / ".venv-peers", help="folder of the peers' environments")
     args = parser.parse_args(words)

@@ -7,7 +7,19 @@ import pytest
 import torch
 
 from bench.peer_job import Job, Timing
-from bench.peers import NotAvailable, Peer, as_markdown, compared, environment, in_turns, parsed, run, table, theirs
+from bench.peers import (
+    NotAvailable,
+    Peer,
+    as_markdown,
+    compared,
+    environment,
+    in_turns,
+    parsed,
+    peers_of,
+    run,
+    table,
+    theirs,
+)
 
 
 @pytest.fixture
@@ -100,11 +112,32 @@ def test_an_environment_that_is_whole_is_kept(tmp_path: Path) -> None:
     assert environment(tmp_path, ["torch==1", "peer==2"]) == tmp_path / "bin" / "python"
 
 
-@pytest.mark.parametrize("words", [[], ["--json", "a.json", "--rounds", "1"], ["--json", "no/such/folder/a.json"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--json", "a.json", "--rounds", "1"],
+        ["--json", "no/such/folder/a.json"],
+        ["--json", "a.json", "--pfllib", "."],
+    ],
+)
 def test_words_that_cannot_work_are_refused_at_once(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parsed(words)
     assert "--" in capsys.readouterr().err
+
+
+def test_the_peers_are_those_that_have_the_method_and_were_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "system" / "flcore").mkdir(parents=True)
+    checkout = ["--pfllib", str(tmp_path)]
+
+    def names(*words: str) -> set[str]:
+        return {peer.name for peer in peers_of(parsed(["--json", "a.json", *words])).values()}
+
+    assert names() == {"pfl", "flower"}
+    assert names(*checkout) == {"pfl", "flower", "pfllib"}
+    assert names(*checkout, "--method", "fedrep") == {"pfllib"}
+    assert names(*checkout, "--peers", "pfl,pfllib") == {"pfl", "pfllib"}
 
 
 def test_defaults() -> None:
