@@ -40,6 +40,7 @@ NOT_RUN = {  # blocks with a reason beside them; the rest is run
     "README.md": 1,
     "examples/three_sites/README.md": 4,
     "docs/cluster.md": 2,
+    "docs/coming-from.md": 1,
     "docs/command-line.md": 6,
     "docs/deployment.md": 8,
     "docs/index.md": 1,
