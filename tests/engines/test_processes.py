@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,6 +53,41 @@ def test_what_clients_log_in_a_closing_step_is_that_of_inline():
     logged = {i: outcome.logged for i, outcome in one.outcomes.items()}
     assert [list(values) for values in logged.values()] == [["prior_weight"]] * 5
     assert logged == {i: outcome.logged for i, outcome in many.outcomes.items()}
+
+
+AUTOGRAD_IN_THREADS = """
+import torch
+from fedtailor.engines.processes import survives_fork
+from tests.engines.test_processes import simulate
+
+class Again(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, depth):
+        ctx.depth = depth
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.depth:
+            with torch.enable_grad():
+                Again.apply(torch.zeros(1, requires_grad=True), ctx.depth - 1).sum().backward()
+        return gradient, None
+
+assert survives_fork()
+Again.apply(torch.zeros(1, requires_grad=True), 80).sum().backward()  # too deep for one thread, so autograd starts others
+assert not survives_fork()
+many, one = simulate(engine="processes").run(), simulate(engine="inline").run()
+assert type(many.engine).__name__ == "Inline"
+assert many.metrics[-1]["accuracy"] == one.metrics[-1]["accuracy"]
+"""
+
+
+def test_where_autograd_has_threads_clients_are_served_in_this_process():
+    """As on a machine with a GPU, once something has been trained: a forked process could not train."""
+    command, root = [sys.executable, "-c", AUTOGRAD_IN_THREADS], Path(__file__).parents[2]
+    ended = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert "clients are served here" in ended.stderr
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 
 import torch
@@ -9,11 +10,13 @@ import torch
 from fedtailor.engines.allocator import keep_freed_memory
 from fedtailor.engines.base import Engine, Outcome, WorkerLost
 from fedtailor.engines.inline import Inline
-from fedtailor.engines.processes import Processes
+from fedtailor.engines.processes import Processes, forks, survives_fork
 from fedtailor.engines.work import Work
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError, nearest
 from fedtailor.learning.cores import cores
+
+log = logging.getLogger("fedtailor")
 
 NAMES = ("auto", "inline", "stacked", "processes", "ray")
 STEP = 1e-3  # seconds per SGD step of a small net
@@ -42,7 +45,12 @@ def start_engine(name: str, worker: Worker, workers: int = 0, ray_address: str =
         )
     workers = workers or max(1, cores() // worker.protocol.threads)
     if name == "processes" or (name in ("auto", "stacked") and possible and workers > 1 and _pays(worker)):
-        return Processes(worker, workers)
+        if not forks(worker.protocol) or survives_fork():
+            return Processes(worker, workers)
+        log.warning(
+            "PyTorch has trained in threads in this process, so worker processes could not train: clients are served here, one after the "
+            "other, with the same numbers. In a new Python process, several cores can be used."
+        )
     return Inline(worker)
 
 

@@ -15,13 +15,34 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import torch
+
 from fedtailor.engines import tensor_file
 from fedtailor.engines.base import WorkerLost
 from fedtailor.engines.remote import RemoteEngine, Request, Service
 from fedtailor.engines.worker import Worker
 from fedtailor.errors import FedTailorError
+from fedtailor.learning.protocol import Protocol
 
 PATIENCE = 1.0  # seconds between a waiting worker's checks that its parent is alive
+
+
+def forks(protocol: Protocol) -> bool:
+    """Whether workers are forked. A fork shares the data, so nothing has to be sent; but neither OpenMP threads nor a GPU survive it."""
+    return sys.platform == "linux" and protocol.threads == 1 and protocol.device == "cpu"
+
+
+def survives_fork() -> bool:
+    """Whether a process forked from this one can train: not if autograd has started threads here, as it does once a GPU has been used."""
+    child = os.fork()
+    if child == 0:
+        trained = 1
+        try:
+            torch.zeros(1, requires_grad=True).sum().backward()
+            trained = 0
+        finally:
+            os._exit(trained)
+    return os.waitpid(child, 0)[1] == 0
 
 
 class Processes(RemoteEngine):
@@ -29,8 +50,7 @@ class Processes(RemoteEngine):
 
     def __init__(self, worker: Worker, workers: int) -> None:
         super().__init__(worker, workers)
-        # A fork shares the data, so nothing has to be sent; but neither OpenMP threads nor a GPU survive it.
-        self.forks = sys.platform == "linux" and worker.protocol.threads == 1 and worker.protocol.device == "cpu"
+        self.forks = forks(worker.protocol)
         self.lines: list[socket.socket] = []
         self.processes: list[BaseProcess] = []
         self._close = weakref.finalize(self, _stop, self.lines, self.processes, os.getpid())
