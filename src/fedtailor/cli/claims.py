@@ -62,11 +62,12 @@ def claims(
             console.print("Interrupted. The same command carries on.")
             raise typer.Exit(130)
         gaps = ended.gaps
-    finished = {**kept, **finished_runs(jobs)}
+    fresh = finished_runs(jobs)
+    finished = {**kept, **fresh}
     found = evidence_of(asked, out, seconds, tuned, finished)
     console.print(as_rich(plan_listing(found, workers) if plan else listing(found)))
     for folder in [] if plan else [*([out] if run else []), *([page] if page else [])]:
-        written = [*write_evidence(found, folder), keep_runs(folder, finished)]
+        written = [*write_evidence(found, folder), keep_runs(folder, finished if folder == out else fresh)]
         console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True)
     for reason in dict.fromkeys(gaps.values()):
         console.print(f"Cannot be run: {reason}", style="yellow", soft_wrap=True)

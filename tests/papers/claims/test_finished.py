@@ -14,6 +14,16 @@ from fedtailor.papers.claims.evidence import evidence_of
 from fedtailor.papers.claims.finished import FILE, FinishedRun, digest, finished_runs, keep_runs, kept_runs, run_of
 
 
+def made(scores: list[float | None], gain: float = 0.0) -> FinishedRun:
+    return FinishedRun(overrides="", scores={"accuracy": scores}, gains={"accuracy": gain}, seconds=1.0, steps=2)
+
+
+def test_runs_that_another_command_has_added_meanwhile_stay(tmp_path):
+    keep_runs(tmp_path, {"a": made([0.1])})
+    keep_runs(tmp_path, {"b": made([0.2])})  # begun before the first was written
+    assert {name: run.scores["accuracy"] for name, run in kept_runs(tmp_path).items()} == {"a": [0.1], "b": [0.2]}
+
+
 def test_the_file_gives_the_verdict_of_the_folders(claim, ran, tmp_path):
     keep_runs(tmp_path, finished_runs(claim.jobs(ran)))
     elsewhere = evidence_of([claim], tmp_path / "no-folders", finished=kept_runs(tmp_path))
@@ -27,11 +37,10 @@ def test_scores_are_those_of_clients_jsonl_and_missing_ones_stay_missing(claim, 
     last = [line["accuracy"] for line in lines if "accuracy" in line][-1]
     run = finished_runs([job])[job.name]
     assert run.clients("accuracy") == pytest.approx(last, abs=1e-8)
-    gap = FinishedRun(overrides="", scores={"f1": [0.5, None]}, gains={"f1": np.inf}, seconds=1.0, steps=2)
-    keep_runs(tmp_path, {"a": gap})
+    keep_runs(tmp_path, {"a": made([0.5, None], np.inf)})
     back = kept_runs(tmp_path)["a"]
-    assert np.isnan(back.clients("f1")[1])
-    assert back.gains["f1"] == np.inf  # never evaluated before the last fifth: not converged, whatever the lead
+    assert np.isnan(back.clients("accuracy")[1])
+    assert back.gains["accuracy"] == np.inf  # never evaluated before the last fifth: not converged, whatever the lead
 
 
 def test_a_run_under_another_protocol_does_not_count(claim, ran):
@@ -53,6 +62,22 @@ def test_the_data_folder_may_be_elsewhere(claim, tmp_path, monkeypatch):
         digests.append(digest(jobs[-1]))
     assert jobs[0].overrides != jobs[1].overrides
     assert digests[0] == digests[1]
+
+
+LIES = (
+    {"scores": {}},
+    {"gains": {}},
+    {"steps": 0},
+    {"seconds": -1.0},
+    {"scores": {"accuracy": [0.5], "f1": [0.5, 0.5]}, "gains": {"accuracy": 0.0, "f1": 0.0}},
+)
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_run_that_lies_is_refused(lie, tmp_path):
+    (tmp_path / FILE).write_text(json.dumps({"a": made([0.5]).model_dump() | lie}))
+    with pytest.raises(FedTailorError, match="not a file of finished runs"):
+        kept_runs(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"a": 3}', '{"a": {"overrides": "x"}}', '"text"'])

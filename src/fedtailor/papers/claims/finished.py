@@ -6,9 +6,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedtailor.data.pool import data_root
 from fedtailor.errors import FedTailorError
@@ -32,8 +33,16 @@ class FinishedRun(BaseModel):
     overrides: str  # their digest: a run under another protocol is another run
     scores: dict[str, list[float | None]]
     gains: dict[str, float]
-    seconds: float
-    steps: int
+    seconds: float = Field(ge=0)
+    steps: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if "accuracy" not in self.scores or self.scores.keys() != self.gains.keys():
+            raise ValueError("each run has accuracies, and a gain for each of its metrics")
+        if len({len(scores) for scores in self.scores.values()}) > 1:
+            raise ValueError("a run has the same clients in each of its metrics")
+        return self
 
     def clients(self, metric: str) -> np.ndarray:
         return np.array(self.scores[metric], dtype=float)
@@ -67,8 +76,9 @@ def kept_runs(folder: Path) -> dict[str, FinishedRun]:
 
 
 def keep_runs(folder: Path, finished: Finished) -> Path:
-    """Write the folder's file, one line per run."""
-    lines = [f"{json.dumps(name)}: {finished[name].model_dump_json()}" for name in sorted(finished)]
+    """Add runs to the folder's file, one line per run. It is read again: another command may have added some meanwhile."""
+    every = {**kept_runs(folder), **finished}
+    lines = [f"{json.dumps(name)}: {every[name].model_dump_json()}" for name in sorted(every)]
     replace_text(folder / FILE, "{\n" + ",\n".join(lines) + "\n}\n")
     return folder / FILE
 
