@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gc
 import math
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
 
 from fedtailor import Federation, Simulation
@@ -272,6 +276,33 @@ def test_a_method_that_fails_at_one_client_leaves_nothing_behind() -> None:
         run.step()
     assert torch.is_grad_enabled()
     assert torch.equal(before, torch.get_rng_state())
+
+
+class Held:
+    """Something large that a client's work holds on to."""
+
+
+def test_threads_are_used_again_and_hold_nothing_of_their_last_client() -> None:
+    asked = stack.Stack()
+    held = [Held() for _ in range(3)]
+    alive = [weakref.ref(thing) for thing in held]
+
+    def job(thing: Held) -> tuple[greenlet, Held]:
+        return getcurrent(), thing
+
+    first = dict(asked.serve((k, partial(job, held[k])) for k in range(3)))
+    second = dict(asked.serve((k, partial(job, held[k])) for k in range(3)))
+    assert len({thread for thread, _ in (*first.values(), *second.values())}) == 1
+    assert [second[k][1] for k in range(3)] == held
+    del first, second, held
+    assert [thing() for thing in alive] == [None] * 3
+
+
+def test_it_serves_in_any_thread_of_the_operating_system() -> None:
+    here = finished("stacked", "fedrep")
+    with ThreadPoolExecutor(1) as pool:
+        there = pool.submit(finished, "stacked", "fedrep").result()
+    assert_equal(here, there, 0.0)
 
 
 def test_random_numbers_of_a_method_are_those_of_its_client() -> None:

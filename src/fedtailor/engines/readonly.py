@@ -2,52 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-Fingerprint = tuple[int, int]  # version and checksum
-
 WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an entry
 
 
-class ReadOnlyPayloads:
-    """Detects writes into lent tensors.
+class Lent(NamedTuple):
+    """A tensor as it was when it was lent. PyTorch counts the writes it knows of; a copy of the bits shows the others, as by NumPy."""
 
-    PyTorch counts the writes it knows of. A checksum finds the others, through `.data` or a NumPy view, unless values are only permuted.
-    Checksums are reused for the next client of the same call.
-    """
+    tensor: Tensor
+    version: int
+    bits: Tensor
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Lent:
+        return cls(tensor, version(tensor), _bits(tensor).clone())
+
+    @property
+    def same_version(self) -> bool:
+        return self.version == version(self.tensor)
+
+    @property
+    def written(self) -> bool:
+        return not self.same_version or not torch.equal(_bits(self.tensor), self.bits)
+
+
+class ReadOnlyPayloads:
+    """Lends payloads so that writes into them are found. Copies are reused for the next client of the same call."""
 
     def __init__(self) -> None:
         self._call: Hashable = None
-        self._known: dict[int, tuple[Tensor, Fingerprint]] = {}
+        self._known: dict[int, Lent] = {}
 
-    @contextmanager
-    def watched(self, call: Hashable, payload: Mapping[str, Tensor]) -> Iterator[list[str]]:
-        """Yield a list that names, after the context is left, the entries that were written into."""
+    def lend(self, call: Hashable, payload: Mapping[str, Tensor]) -> dict[str, Lent]:
+        """What is lent of a payload, by name."""
         known = self._known if call == self._call else {}
-        before = {name: self._fingerprint(tensor, known.get(id(tensor))) for name, tensor in payload.items()}
-        self._remember(call, payload, before)  # clients that are served side by side enter before the first leaves
-        written: list[str] = []
-        yield written
-        after = {name: fingerprint(tensor) for name, tensor in payload.items()}
-        written.extend(name for name in payload if before[name] != after[name])
-        self._remember(call, payload, after)
+        lent = {name: self._lent(tensor, known.get(id(tensor))) for name, tensor in payload.items()}
+        self._call, self._known = call, {id(entry.tensor): entry for entry in lent.values()}
+        return lent
 
-    def _remember(self, call: Hashable, payload: Mapping[str, Tensor], found: Mapping[str, Fingerprint]) -> None:
-        self._call, self._known = call, {id(tensor): (tensor, found[name]) for name, tensor in payload.items()}
-
-    def _fingerprint(self, tensor: Tensor, known: tuple[Tensor, Fingerprint] | None) -> Fingerprint:
-        if known is not None and known[0] is tensor and known[1][0] == version(tensor):
-            return known[1]
-        return fingerprint(tensor)
+    def _lent(self, tensor: Tensor, known: Lent | None) -> Lent:
+        return known if known is not None and known.tensor is tensor and known.same_version else Lent.of(tensor)
 
 
-def fingerprint(tensor: Tensor) -> Fingerprint:
-    """Return a number that depends on the tensor's bits and its count of writes."""
-    return version(tensor), int(tensor.detach().view(WHOLE[tensor.element_size()]).sum())
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().view(WHOLE[tensor.element_size()])
 
 
 def version(tensor: Tensor) -> int:

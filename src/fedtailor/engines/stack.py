@@ -7,6 +7,7 @@ worker use the same modules; while a client waits, its weights are put aside.
 from __future__ import annotations
 
 import gc
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from fedtailor.randomness import global_state, set_global_state
 
 MOST = 256  # clients side by side: more gain nothing
 MEMORY = 2**28  # bytes of their weights, and as much again several times while they train
+
+IDLE = threading.local()
 
 T = TypeVar("T")
 
@@ -83,7 +86,7 @@ class Stack:
 
     def __init__(self) -> None:
         self._layers: dict[Net, Layers | None] = {}
-        self._threads: set[greenlet] = set()
+        self._serving: dict[greenlet, int] = {}  # the client that a thread is at work for
 
     def size(self, net: Net) -> int:
         """How many clients with a net of this size are served at once."""
@@ -92,7 +95,7 @@ class Stack:
     def ask(self, participant: Participant, request: Request) -> Any:
         """The answer to a request, computed together with those of other clients if that is possible."""
         thread, kind = getcurrent(), request.kind
-        if thread not in self._threads or kind is None or torch.is_inference_mode_enabled():
+        if thread not in self._serving or kind is None or torch.is_inference_mode_enabled():
             return request.alone()
         if not any(net is request.net for net in participant.nets.values()) or self.layers(request) is None:
             return request.alone()
@@ -112,24 +115,23 @@ class Stack:
     def serve(self, jobs: Iterable[tuple[int, Callable[[], T]]]) -> Iterator[tuple[int, T]]:
         """Do the jobs of some clients side by side."""
         outside, gradients = global_state(), torch.is_grad_enabled()
-        names = {greenlet(job): id for id, job in jobs}
-        self._threads = set(names)
         results: dict[int, T] = {}
         waiting: list[Waiting] = []
 
-        def go_on(thread: greenlet, *answer: Any) -> None:
-            told = thread.switch(*answer)
-            if thread.dead:
-                results[names[thread]] = told
-            else:
+        def go_on(thread: greenlet, given: Any) -> None:
+            told = thread.switch(given)
+            if isinstance(told, Waiting):
                 waiting.append(told)
+            else:
+                results[self._serving.pop(thread)] = told.pop()
+                _idle().append(thread)
 
         try:
             with _garbage_left():
-                for thread in names:
+                for id, job in jobs:
                     set_global_state(outside)
                     torch.set_grad_enabled(gradients)
-                    go_on(thread)
+                    go_on(self._thread(id), job)
                 while waiting:
                     torch.set_grad_enabled(gradients)
                     self._answer(waiting)
@@ -140,13 +142,20 @@ class Stack:
                         torch.set_grad_enabled(client.gradients)
                         go_on(client.thread, client.answer)
         finally:
-            self._threads = set()
-            for thread in names:
-                if not thread.dead and thread:
+            for thread in self._serving:
+                if thread:
                     thread.throw(GreenletExit)
+            self._serving = {}
             set_global_state(outside)
             torch.set_grad_enabled(gradients)
         yield from sorted(results.items())
+
+    def _thread(self, id: int) -> greenlet:
+        """A thread for a client: one that has done its work before, if there is any."""
+        thread = _idle().pop() if _idle() else greenlet(_one_job_after_the_other)
+        thread.parent = getcurrent()
+        self._serving[thread] = id
+        return thread
 
     def _answer(self, waiting: list[Waiting]) -> None:
         """Compute what clients wait for, the same requests as one."""
@@ -167,6 +176,27 @@ class Stack:
                     client.asked.memory = memory
                     if not sound:
                         client.train_alone()
+
+
+def _one_job_after_the_other(job: Callable[[], Any]) -> None:
+    """What a thread does: to make a new one for each job would take longer than all of its switches.
+
+    Between two jobs it holds nothing: its list is emptied by whoever takes the result.
+    """
+    while True:
+        result = [job()]
+        del job
+        parent = getcurrent().parent
+        assert parent is not None
+        job = parent.switch(result)
+
+
+def _idle() -> list[greenlet]:
+    """The threads without a job; they cannot leave the thread of the operating system that they were made in."""
+    if not hasattr(IDLE, "threads"):
+        IDLE.threads = []
+    found: list[greenlet] = IDLE.threads
+    return found
 
 
 @contextmanager

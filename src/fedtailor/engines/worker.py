@@ -316,14 +316,16 @@ class Worker:
     def _call(self, function: Callable[[Client, Payload], V], client: Client, payload: Payload, *purpose: Key) -> V:
         """Call one of the method's functions with the client's own randomness and a payload that it must not write into."""
         name, keys = function.__name__, (*client.keys, *purpose)
-        with self._lent.watched((name, client.round), payload) as written, seeded(self.protocol.seed, *keys):
+        lent = self._lent.lend((name, client.round), payload)
+        with seeded(self.protocol.seed, *keys):
             result = function(client, dict(payload))
-        if written:
-            entry = f"payload[{written[0]!r}]"
-            raise TypeError(
-                f"{self.method.name} writes into {entry} in {name}(). The server and other clients read the same tensor: "
-                f"change a copy instead, {entry}.clone()."
-            )
+        for place, tensor in lent.items():
+            if tensor.written:
+                entry = f"payload[{place!r}]"
+                raise TypeError(
+                    f"{self.method.name} writes into {entry} in {name}(). The server and other clients read the same tensor: "
+                    f"change a copy instead, {entry}.clone()."
+                )
         return result
 
     def _audited(self, up: Payload) -> Payload:

@@ -79,7 +79,8 @@ class Participant:
         with torch.no_grad():
             if initial.statistics.numel():
                 net.local_buffers.copy_(self.state.get(f"buffers.{role}", initial.statistics))
-            net.all.vector = initial.weights if model is None else model
+            if model is not None or body is None or head is None:
+                net.all.vector = initial.weights if model is None else model
             if body is not None:
                 net.body.vector = body
             if head is not None:
